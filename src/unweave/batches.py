@@ -1,0 +1,207 @@
+"""What a loader yields and what a model returns, checked once at the door.
+
+A batch is a pair ``(inputs, labels)``: inputs are a tensor, or a tuple, list or dict of tensors, with the samples along
+the first axis; labels are integers [N]. A model returns logits [N, C], or an object that has them as ``.logits``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unweave.errors import DataError, ModelError
+
+Inputs = Any
+"""A tensor, or a tuple, list or dict of tensors."""
+
+Loader = Iterable[Any]
+"""Anything that yields ``(inputs, labels)``."""
+
+
+def map_tensors(inputs: Inputs, fn: Callable[[Tensor], Tensor]) -> Inputs:
+    """Apply a function to every tensor of an input, keeping its structure."""
+    if isinstance(inputs, Tensor):
+        return fn(inputs)
+    if isinstance(inputs, Mapping):
+        return {key: map_tensors(value, fn) for key, value in inputs.items()}
+    if isinstance(inputs, (tuple, list)):
+        return tuple(map_tensors(value, fn) for value in inputs)
+    return inputs
+
+
+def tensors_of(inputs: Inputs) -> Iterator[Tensor]:
+    """Every tensor of an input, in a fixed order."""
+    if isinstance(inputs, Tensor):
+        yield inputs
+    elif isinstance(inputs, Mapping):
+        for key in inputs:
+            yield from tensors_of(inputs[key])
+    elif isinstance(inputs, (tuple, list)):
+        for value in inputs:
+            yield from tensors_of(value)
+
+
+def checked(loader: Loader, what: str, device: torch.device | None = None) -> Iterator[tuple[Inputs, Tensor]]:
+    """Yield the batches of a loader, each checked and moved to the device.
+
+    Raises:
+        DataError: not iterable, empty, a batch that is no pair, labels that are not integers [N], inputs of another
+            length than the labels, or values that are not finite.
+    """
+    if not isinstance(loader, Iterable):
+        raise DataError(f"The {what} loader is a {type(loader).__name__}, which cannot be iterated. Pass a DataLoader.")
+    count = 0
+    for index, batch in enumerate(loader):
+        inputs, labels = _check_batch(batch, f"batch {index} of the {what} loader")
+        count += len(labels)
+        if len(labels):
+            yield map_tensors(inputs, lambda t: t.to(device)), labels.to(device)
+    if count == 0:
+        raise DataError(f"The {what} loader is empty. Pass a loader with at least one sample; a generator runs once.")
+
+
+def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
+    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
+        got = f"{type(batch).__name__} of {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
+        raise DataError(f"Invalid {where}: {got}. Supported: a pair (inputs, labels).")
+    inputs, labels = batch
+    labels = torch.as_tensor(labels)
+    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
+        raise DataError(
+            f"Invalid labels in {where}: {labels.dtype} of shape {list(labels.shape)}. Supported: integer class "
+            "indices of shape [N]; turn one-hot labels into indices with labels.argmax(1)."
+        )
+    tensors = list(tensors_of(inputs))
+    if not tensors:
+        raise DataError(f"Invalid inputs in {where}: {type(inputs).__name__} holds no tensor.")
+    for tensor in tensors:
+        if tensor.dim() == 0 or len(tensor) != len(labels):
+            raise DataError(
+                f"Invalid {where}: inputs of shape {list(tensor.shape)} with {len(labels)} labels. "
+                "The samples go along the first axis of every input."
+            )
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise DataError(f"Invalid inputs in {where}: NaN or infinite values. Clean or drop those samples.")
+    return inputs, labels.long()
+
+
+def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
+    """Run the model on one batch and return its logits [N, C].
+
+    Raises:
+        ModelError: the output is not [N, C] of finite floating-point numbers with C >= 2.
+        DataError: a label outside 0 … C − 1.
+    """
+    logits = run(model, inputs)
+    if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < 2 or not logits.is_floating_point():
+        raise ModelError(
+            f"The model returned {logits.dtype} of shape {list(logits.shape)} for {len(labels)} samples. "
+            "Supported: logits [N, C] with C >= 2; wrap a model that returns something else."
+        )
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= logits.shape[1]:
+        raise DataError(f"Labels from {low} to {high} with {logits.shape[1]} classes. Supported: 0 to C - 1.")
+    if not bool(torch.isfinite(logits).all()):
+        raise ModelError("The model's logits are NaN or infinite on finite inputs. Check its weights and its dtype.")
+    return logits
+
+
+def run(model: nn.Module, inputs: Inputs) -> Tensor:
+    """Call the model as its inputs ask for: ``model(x)``, ``model(*xs)`` or ``model(**named)``."""
+    if isinstance(inputs, Mapping):
+        output = model(**inputs)
+    elif isinstance(inputs, (tuple, list)):
+        output = model(*inputs)
+    else:
+        output = model(inputs)
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, Tensor):
+        raise ModelError(
+            f"The model returned a {type(output).__name__}, not logits. Wrap it so that it returns a tensor [N, C]."
+        )
+    return logits
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's first parameter is; its inputs go there."""
+    for parameter in model.parameters():
+        return parameter.device
+    raise ModelError(f"{type(model).__name__} has no parameters, so there is nothing it could have learnt.")
+
+
+class Samples:
+    """A small set of samples held in memory on one device, to be walked over many times.
+
+    Batches whose tensors have equal shapes beyond the first axis are joined, so that any batch size and order can be
+    had; batches of varying width (padded text) stay as the loader made them.
+    """
+
+    def __init__(self, batches: list[tuple[Inputs, Tensor]]) -> None:
+        self.labels = torch.cat([labels for _, labels in batches])
+        shapes = {tuple((t.shape[1:], t.dtype) for t in tensors_of(inputs)) for inputs, _ in batches}
+        self._joined = _join([inputs for inputs, _ in batches]) if len(shapes) == 1 else None
+        self._batches = batches
+
+    @staticmethod
+    def load(loader: Loader, what: str, device: torch.device) -> Samples:
+        """Read a whole loader, checked."""
+        return Samples(list(checked(loader, what, device)))
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, size: int, generator: torch.Generator | None = None) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
+        """Yield (inputs, labels, positions in the set), in order, or shuffled by a generator."""
+        device = self.labels.device
+        if self._joined is None:
+            yield from self._ragged(generator)
+            return
+        order = torch.arange(len(self)) if generator is None else torch.randperm(len(self), generator=generator)
+        for chosen in order.to(device).split(size):
+            yield map_tensors(self._joined, lambda t, chosen=chosen: t[chosen]), self.labels[chosen], chosen  # type: ignore[misc]
+
+    def _ragged(self, generator: torch.Generator | None) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
+        starts = [0]
+        for _, labels in self._batches:
+            starts.append(starts[-1] + len(labels))
+        count = len(self._batches)
+        order = torch.arange(count) if generator is None else torch.randperm(count, generator=generator)
+        for i in order.tolist():
+            inputs, labels = self._batches[i]
+            yield inputs, labels, torch.arange(starts[i], starts[i + 1], device=labels.device)
+
+    def pairs(self, size: int) -> Iterator[tuple[Inputs, Tensor]]:
+        """Yield (inputs, labels) in order: a loader of this set."""
+        return ((inputs, labels) for inputs, labels, _ in self.batches(size))
+
+    def digest(self) -> str:
+        """A digest of the samples that does not depend on their order or batching."""
+        parts = []
+        for inputs, labels in self._batches:
+            columns = [t.detach().cpu().contiguous() for t in (*tensors_of(inputs), labels)]
+            for row in zip(*columns, strict=True):
+                sample = hashlib.sha256(b"unweave.request")
+                for value in row:
+                    sample.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                parts.append(sample.digest())
+        return hashlib.sha256(b"".join(sorted(parts))).hexdigest()
+
+
+def _join(parts: list[Inputs]) -> Inputs:
+    first = parts[0]
+    if isinstance(first, Tensor):
+        return torch.cat(parts)
+    if isinstance(first, Mapping):
+        return {key: _join([part[key] for part in parts]) for key in first}
+    if isinstance(first, (tuple, list)):
+        return tuple(_join([part[i] for part in parts]) for i in range(len(first)))
+    return first
+
+
+def reusable(loader: Loader) -> Loader:
+    """A loader that can be walked over more than once: itself, or a list of what a generator yields."""
+    return list(loader) if isinstance(loader, Iterator) else loader

@@ -1,0 +1,115 @@
+"""ForgetConfig: every setting of a request, its default, and the paper's own settings by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+from unweave.errors import ConfigError
+from unweave.space import ENERGIES, NEGATIVE, RANK_RULES, Gamma
+
+TASKS = ("samples", "classes", "poison")
+OBJECTIVES = ("match", "paper")
+STOPS = ("held-out", "ranked", "paper", "chance", "poison", "epochs")
+
+
+@dataclass(frozen=True)
+class ForgetConfig:
+    """How to forget. The defaults need no tuning; None means "chosen for the task" (see :meth:`resolved`)."""
+
+    task: str = "samples"
+    """"samples", "classes" (every sample of some classes) or "poison" (samples with wrong labels)."""
+    objective: str | None = None
+    """"match" (default for samples) or "paper" (default for classes and poison)."""
+    gamma: Gamma = 0.9
+    """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
+    lam: float | None = None
+    """Weight of the entropy: > 0 spreads the outputs on the forget set, < 0 sharpens them."""
+    eps: float | None = None
+    """Bounds the gradient of the paper's loss by 1/ε."""
+    lr: float | None = None
+    """Learning rate of the first epoch; None lets the step choose itself."""
+    lr_end: float | None = None
+    """Learning rate after ``epochs``, reached exponentially; None keeps ``lr``."""
+    epochs: int = 100
+    """At most this many passes over the forget set."""
+    batch_size: int = 128
+    stop: str | None = None
+    """Where to stop: "held-out" (samples), "ranked", "chance" (classes), "poison", "paper" or "epochs"."""
+    layers: Sequence[str] | int | None = None
+    """Move only these layers, or only the last k; the others are frozen."""
+    seed: int = 0
+    max_damage: float = 5.0
+    """A rise of the validation error by more points than this counts as a collapse and is undone."""
+    energy: str = "sigma"
+    rank_rule: str = "paper"
+    negative: str = "clip"
+    freeze_at_one: bool = False
+    """Freeze a layer with γ = 1 altogether, as the authors' code does."""
+    shuffle: bool = True
+    dropout: bool = False
+    """Leave dropout on while unlearning, as the authors' code does."""
+    idle_first_epoch: bool = False
+    """Let the schedule run one epoch ahead, as the authors' code does (its epoch 0 only evaluates)."""
+    trust: int = 400
+    """De-poisoning: how many of the weakest core directions of the last linear layer may be rescaled (0: none)."""
+    notes: tuple[str, ...] = ()
+    """Where a preset follows the authors' code rather than the paper."""
+
+    def __post_init__(self) -> None:
+        choices = {"task": TASKS, "energy": tuple(ENERGIES), "rank_rule": RANK_RULES, "negative": NEGATIVE}
+        for name, known in choices.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: {', '.join(known)}.")
+        for name, known in {"objective": OBJECTIVES, "stop": STOPS}.items():
+            if getattr(self, name) not in (None, *known):
+                raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: {', '.join(known)}.")
+        for name in ("lr", "lr_end", "eps", "max_damage"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
+        for name, least in {"epochs": 1, "batch_size": 1, "trust": 0}.items():
+            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= least):
+                raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: an integer from {least}.")
+        values = self.gamma.values() if isinstance(self.gamma, Mapping) else [self.gamma]
+        for value in values:
+            if not (isinstance(value, (int, float)) and 0 < value <= 1):
+                raise ConfigError(f"Invalid gamma: {value!r}. Supported: a number in (0, 1], or one per layer.")
+        if self.lr is None and self.lr_end is not None:
+            raise ConfigError("lr_end without lr: give both, or neither to let the step choose itself.")
+        if self.task != "samples" and self.objective == "match":
+            raise ConfigError(
+                f"objective='match' aims at held-out samples of the same class, which task={self.task!r} must not "
+                "resemble. Use objective='paper'."
+            )
+
+    def resolved(self) -> ForgetConfig:
+        """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
+        poison = self.task == "poison"
+        return replace(
+            self,
+            objective=self.objective or ("match" if self.task == "samples" else "paper"),
+            lam=(-0.2 if poison else 0.2) if self.lam is None else self.lam,
+            eps=(0.1 if poison else 0.05) if self.eps is None else self.eps,
+            stop=self.stop or {"samples": "held-out", "classes": "chance", "poison": "poison"}[self.task],
+        )
+
+    def as_dict(self) -> dict[str, object]:
+        """Plain values, for JSON."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        plain["gamma"] = dict(self.gamma) if isinstance(self.gamma, Mapping) else self.gamma
+        plain["layers"] = self.layers if isinstance(self.layers, int) or self.layers is None else list(self.layers)
+        return plain
+
+    @classmethod
+    def paper(cls, experiment: str) -> ForgetConfig:
+        """The authors' settings for one of their experiments, with notes where their code departs from the paper.
+
+        Raises:
+            ConfigError: an experiment that is not there; the message lists those that are.
+        """
+        from unweave.presets import PRESETS
+
+        if experiment not in PRESETS:
+            raise ConfigError(f"Unknown experiment {experiment!r}. Supported: {', '.join(PRESETS)}.")
+        return PRESETS[experiment]

@@ -1,0 +1,200 @@
+"""Descent: the walk of the movable weights along projected gradients.
+
+Only the weights of the chosen layers move. Every step is projected off the core space, so each point of the walk, and
+each point between two points of it, differs from the start by something the retained inputs do not see.
+
+Two rules turn a gradient g into a step (P is the projection):
+
+    sgd    −lr · P g                        as in the paper; with a length, −length · P g / ‖P g‖
+    adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from unweave.batches import Samples, run
+from unweave.space import CoreSpace
+from unweave.trust import TrustRegion
+
+BatchLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""From logits [N, C], labels [N] and the samples' positions in the forget set to a number."""
+
+State = dict[str, Tensor]
+"""A copy of everything that moves."""
+
+TRUST_LR = 0.1
+"""The trust region's scale moves at this share of the learning rate, as in the authors' code."""
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """Mean loss over an epoch's batches, and the mean factor that multiplied a gradient."""
+
+    loss: float
+    lr: float
+
+
+class Descent:
+    """The movable part of a model, and how it takes one epoch of steps."""
+
+    def __init__(
+        self,
+        net: nn.Module,
+        weights: dict[str, nn.Parameter],
+        space: CoreSpace,
+        rule: str,
+        trust: TrustRegion | None = None,
+        trust_path: str = "",
+    ) -> None:
+        self.net = net
+        self.weights = weights
+        self.space = space
+        self.rule = rule
+        self.trust = trust
+        self.trust_path = trust_path
+        # Low-precision weights would round small steps away: walk in float32, show the model the rounded values.
+        self._masters = {n: w.detach().float() for n, w in weights.items() if w.dtype in (torch.bfloat16, torch.half)}
+        self.reset_moments()
+
+    def reset_moments(self) -> None:
+        """Forget the moments of adam; the next step is the first."""
+        self._first: State = {}
+        self._second: State = {}
+        self._steps = 0
+
+    def moving(self) -> dict[str, Tensor]:
+        """Every tensor that a step changes."""
+        moving: dict[str, Tensor] = dict(self.weights)
+        if self.trust is not None:
+            moving["trust scale"] = self.trust.scale
+        return moving
+
+    def model(self) -> nn.Module:
+        """The network at the present weights, to be called."""
+        return self.net if self.trust is None else _Overridden(self.net, {self.trust_path: self.trust.effective()})
+
+    def epoch(
+        self,
+        samples: Samples,
+        loss: BatchLoss,
+        size: float,
+        batch_size: int,
+        order: torch.Generator | None,
+        relative: bool,
+    ) -> EpochReport:
+        """One pass over the forget set.
+
+        Args:
+            samples: the forget set.
+            loss: what to descend.
+            size: the learning rate, or with ``relative`` the length of every step of sgd.
+            batch_size: samples a step.
+            order: shuffles the samples; None keeps their order.
+            relative: make every step of sgd as long as ``size``, however small the gradient.
+        """
+        total = torch.zeros((), dtype=torch.float64)
+        factors, steps = 0.0, 0
+        for inputs, labels, positions in samples.batches(batch_size, order):
+            with torch.enable_grad():
+                value = loss(run(self.model(), inputs), labels, positions)
+            total += value.detach().double().cpu()
+            factors += self._step(value, size, relative)
+            steps += 1
+        return EpochReport(total.item() / steps, factors / steps)
+
+    def _step(self, value: Tensor, size: float, relative: bool) -> float:
+        moving = self.moving()
+        grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
+        steps = {
+            name: self._project(name, torch.zeros_like(w) if g is None else g)
+            for (name, w), g in zip(moving.items(), grads, strict=True)
+        }
+        factor = size
+        if self.rule == "adam":
+            steps = self._precondition(steps)
+        elif relative:
+            length = torch.stack([s.double().norm() for s in steps.values()]).norm().item()
+            factor = size / length if length > 0 else 0.0
+        for name, step in steps.items():
+            self._move(name, moving[name], -factor * (TRUST_LR if name not in self.weights else 1.0) * step)
+        return factor
+
+    def _project(self, name: str, grad: Tensor) -> Tensor:
+        if name not in self.weights:
+            return grad
+        return self.space.project(name, grad.float() if name in self._masters else grad)
+
+    def _precondition(self, grads: State) -> State:
+        self._steps += 1
+        steps: State = {}
+        for name, g in grads.items():
+            m = self._first.setdefault(name, torch.zeros_like(g)).mul_(0.9).add_(g, alpha=0.1)
+            v = self._second.setdefault(name, torch.zeros_like(g)).mul_(0.999).addcmul_(g, g, value=0.001)
+            unbiased = (v / (1 - 0.999**self._steps)).sqrt_().add_(1e-8)
+            steps[name] = self._project(name, m / (1 - 0.9**self._steps) / unbiased)
+        return steps
+
+    @torch.no_grad()
+    def _move(self, name: str, value: Tensor, step: Tensor) -> None:
+        master = self._masters.get(name)
+        if master is None:
+            value.add_(step)
+        else:
+            value.copy_(master.add_(step))
+
+    def snapshot(self) -> State:
+        """A copy of everything that moves."""
+        return {name: self._masters.get(name, value).detach().clone() for name, value in self.moving().items()}
+
+    @torch.no_grad()
+    def restore(self, state: State) -> None:
+        """Go back to a snapshot."""
+        for name, value in self.moving().items():
+            if name in self._masters:
+                self._masters[name].copy_(state[name])
+            value.copy_(state[name])
+
+    def between(self, start: State, end: State, share: float) -> None:
+        """Go to a point of the segment between two snapshots."""
+        self.restore({name: torch.lerp(start[name], end[name], share) for name in start})
+
+    def size(self) -> float:
+        """The length of all movable weights together."""
+        return float(torch.stack([w.detach().double().norm() for w in self.weights.values()]).norm())
+
+    def finite(self) -> bool:
+        return all(bool(torch.isfinite(value).all()) for value in self.moving().values())
+
+
+class _Overridden(nn.Module):
+    """A module called with some of its parameters replaced."""
+
+    def __init__(self, net: nn.Module, replaced: dict[str, Tensor]) -> None:
+        super().__init__()
+        self._net = [net]  # in a list, so that it is not registered as a child
+        self._replaced = replaced
+
+    def forward(self, *args: Tensor, **kwargs: Tensor) -> object:
+        return functional_call(self._net[0], self._replaced, args, kwargs)
+
+
+@contextmanager
+def only_moving(net: nn.Module, weights: dict[str, nn.Parameter]) -> Iterator[None]:
+    """Ask for gradients of the movable weights and of nothing else; the flags are put back on the way out."""
+    flags = [(p, p.requires_grad) for p in net.parameters()]
+    movable = {id(w) for w in weights.values()}
+    try:
+        for p, _ in flags:
+            p.requires_grad_(id(p) in movable)
+        yield
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)
+            p.grad = None

@@ -1,0 +1,33 @@
+"""One tree of errors, named by what the user can do about them.
+
+Every message names the thing that is wrong and the remedy, in that order. Each class also derives from the built-in
+error a Python programmer would expect, so that ``except ValueError`` keeps working.
+"""
+
+
+class UnweaveError(Exception):
+    """The root of every error raised on purpose by this package."""
+
+
+class DataError(UnweaveError, ValueError):
+    """The loader, a batch or its labels cannot be used: change the data."""
+
+
+class ModelError(UnweaveError, ValueError):
+    """The model cannot be used as it is: change the model or the way it is called."""
+
+
+class LayerError(UnweaveError, ValueError):
+    """A layer cannot be handled: leave it out with ``layers=``, change it, or register its type."""
+
+
+class MismatchError(UnweaveError, ValueError):
+    """Two things do not belong together, for example Grams and a model: bring the ones that do."""
+
+
+class ConfigError(UnweaveError, ValueError):
+    """A setting is out of range or unknown: change the setting."""
+
+
+class StoreError(UnweaveError, OSError):
+    """A file cannot be read or written, or is not what it claims to be: nothing was changed."""

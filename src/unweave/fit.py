@@ -1,0 +1,187 @@
+"""fit(): stream a data set through a model once and add up what each weight sees."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unweave.batches import Loader, checked, device_of, logits_of
+from unweave.errors import ConfigError, DataError, LayerError
+from unweave.grams import LayerGrams, LayerInfo, Origin
+from unweave.layers import Layer, Rows, find_layers, kind_of
+from unweave.outcomes import ClassProfile, Outcomes, observe, read
+from unweave.rest import at_rest, check_model, fingerprint, unwrap
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with (stage, done, total or None if unknown) as work goes on."""
+
+ROW_ELEMENTS = 1 << 22
+"""How many float64 numbers of rows are held at once: 32 MiB."""
+
+
+def fit(
+    model: nn.Module,
+    loader: Loader,
+    val: Loader | None = None,
+    layers: Sequence[str] | int | None = None,
+    *,
+    transform: str = "",
+    stride: str = "layer",
+    progress: Progress | None = None,
+) -> LayerGrams:
+    """Add up G = Σ r rᵀ per layer over a data set, in one pass, and leave the model as it was.
+
+    Do this once, after training, while the training set is still there. Feed the samples *without random
+    augmentation*: a later request subtracts the very same rows, so both must see the same inputs.
+
+    Args:
+        model: maps a batch to logits [N, C].
+        loader: yields ``(inputs, labels)``.
+        val: held-out samples. Their error, loss and quantiles of margin and entropy are kept per class (aggregates
+            only), so that a later request needs no validation set.
+        layers: names to restrict to, or an int for the last k; None for every layer of a known type.
+        transform: a label for the preprocessing; Grams with different labels refuse to mix.
+        stride: "one" reads strided convolutions at every pixel, as the paper's code does; "layer" is right.
+        progress: called as ``progress("fit", batches_done, batches_or_None)``.
+
+    Raises:
+        DataError: a loader or batch that cannot be used, or fewer than two samples.
+        ModelError: outputs that are not logits, or weights that are not finite.
+        LayerError: a layer that cannot be handled, or that did not run on the first batch.
+    """
+    net = unwrap(model)
+    grams, seen = stream(net, loader, "training", layers, transform, stride, progress)
+    if len(seen) < 2:
+        raise DataError("The training loader holds one sample. A training set has at least two.")
+    held_out = None
+    if val is not None:
+        with at_rest(net):
+            held_out = ClassProfile.of(observe(net, checked(val, "validation", device_of(net))))
+    return LayerGrams(
+        {name: grams.grouped(name) for name in grams}, grams.layers, grams.origin, held_out, ClassProfile.of(seen)
+    )
+
+
+def stream(
+    net: nn.Module,
+    loader: Loader,
+    what: str,
+    layers: Sequence[str] | int | None,
+    transform: str,
+    stride: str,
+    progress: Progress | None = None,
+) -> tuple[LayerGrams, Outcomes]:
+    """One pass over a loader: the Grams without profiles, and the outcome of every sample."""
+    if stride not in ("layer", "one"):
+        raise ConfigError(f"Invalid stride: {stride!r}. Supported: 'layer', 'one'.")
+    check_model(net)
+    found = find_layers(net, layers)
+    _check_memory(found)
+    sums = {name: GramSum(layer) for name, layer in found.items()}
+    outcomes: list[Outcomes] = []
+    total = len(loader) if isinstance(loader, Sized) else None
+    with at_rest(net), tapped(net, found, sums, unstrided=stride == "one"):
+        for done, (inputs, labels) in enumerate(checked(loader, what, device_of(net)), start=1):
+            outcomes.append(read(logits_of(net, inputs, labels), labels))
+            if done == 1:
+                _check_fired(sums, found)
+            if progress is not None:
+                progress("fit", done, total)
+    joined = Outcomes.concat(outcomes)
+    origin = Origin(fingerprint(net), _dtype_of(net), len(joined), transform, stride)
+    infos = {name: sums[name].info() for name in sums}
+    return LayerGrams({name: sums[name].result() for name in sums}, infos, origin), joined
+
+
+class GramSum:
+    """Adds up one layer's Gram [groups, d, d] in float64, where the rows are."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+        self.rows = 0
+        # Some accelerators (MPS) have no float64; their rows are added up on the CPU.
+        self.device = layer.parameter.device if layer.parameter.device.type != "mps" else torch.device("cpu")
+        self.gram = torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
+
+    def add(self, rows: Rows) -> None:
+        for chunk in [rows] if isinstance(rows, Tensor) else rows:
+            chunk = chunk if chunk.dim() == 3 else chunk.unsqueeze(0)
+            if chunk.shape[0] != self.layer.groups or chunk.shape[2] != self.layer.d:
+                raise LayerError(
+                    f"Layer {self.layer.name!r} ({self.layer.kind.name}): rows of shape {list(chunk.shape)}, expected "
+                    f"[{self.layer.groups}, n, {self.layer.d}]. Correct the function it was registered with."
+                )
+            self.rows += chunk.shape[1]
+            for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
+                exact = part.to(self.device, torch.float64)
+                self.gram.baddbmm_(exact.mT, exact)
+
+    def result(self) -> Tensor:
+        """The Gram on the CPU, symmetric to the last bit (a product of a matrix with its transpose need not be)."""
+        gram = self.gram.cpu()
+        return (gram + gram.mT) / 2
+
+    def info(self) -> LayerInfo:
+        layer = self.layer
+        return LayerInfo(layer.kind.name, layer.kind.layout, layer.groups, layer.d, layer.weight_shape, self.rows)
+
+
+@contextmanager
+def tapped(
+    net: nn.Module, layers: dict[str, Layer], sums: dict[str, GramSum], unstrided: bool = False
+) -> Iterator[None]:
+    """Hook every module of a known type so that its rows reach the sums; the hooks are gone on the way out."""
+    by_owner = {owner: sums[layer.name] for layer in layers.values() for owner in layer.owners}
+    handles = []
+
+    def hook_for(path: str, kind: Any) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            for child, rows in kind.taps(module, args, kwargs):
+                total = by_owner.get(f"{path}.{child}".strip("."))
+                if total is not None:
+                    total.add(rows())
+
+        return hook
+
+    try:
+        for path, module in net.named_modules():
+            kind = kind_of(module)
+            if kind is not None:
+                used = kind.unstrided if unstrided and kind.unstrided else kind
+                handles.append(module.register_forward_pre_hook(hook_for(path, used), with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check_fired(sums: dict[str, GramSum], layers: dict[str, Layer]) -> None:
+    silent = [name for name, total in sums.items() if total.rows == 0]
+    if silent:
+        kinds = ", ".join(f"{name!r} ({layers[name].kind.name})" for name in silent)
+        raise LayerError(
+            f"Not run in the first batch: {kinds}. Either the layer is unused, or its forward is bypassed; what it "
+            "sees is unknown, so it must not move. Leave it out: pass layers= with the other names."
+        )
+
+
+def _check_memory(layers: dict[str, Layer]) -> None:
+    sizes = {name: 8 * layer.groups * layer.d**2 for name, layer in layers.items()}
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if sum(sizes.values()) > memory:
+        widest = max(sizes, key=lambda name: sizes[name])
+        raise LayerError(
+            f"The Grams would take {sum(sizes.values()) / 2**30:.1f} GiB of the machine's {memory / 2**30:.1f} GiB; "
+            f"the largest is {widest!r} with d = {layers[widest].d}. Leave wide layers out with layers=."
+        )
+
+
+def _dtype_of(net: nn.Module) -> str:
+    """The least precise floating-point type among the parameters: it sets how exactly two passes agree."""
+    dtypes = {p.dtype for p in net.parameters() if p.is_floating_point()}
+    return str(max(dtypes, key=lambda t: torch.finfo(t).eps)).removeprefix("torch.")

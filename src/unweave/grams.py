@@ -1,0 +1,218 @@
+"""LayerGrams: what is kept of the training set, and the algebra that takes samples out of it again.
+
+For each layer, G = Σ r rᵀ over the rows r its weight sees, float64 [d, d], or [groups, d, d] for grouped weights.
+Sums of outer products add and subtract: with D = D_r ∪ D_f disjoint, G(D) − G(D_f) = G(D_r), exactly up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from os import PathLike
+
+import torch
+from torch import Tensor
+
+from unweave.errors import MismatchError
+from unweave.layers import as_matrix, from_matrix
+from unweave.outcomes import ClassProfile
+
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
+"""How far below zero an eigenvalue may fall, as a share of the trace before the subtraction, by the model's dtype.
+
+Rounding in a float32 forward pass depends on the batch size, so two passes over one sample agree to about 1e-6."""
+
+DRIFT_TOLERANCE = 1e-2
+"""The same once a request was carried out: later rows come from the changed model, so they differ a little."""
+
+
+@dataclass(frozen=True)
+class LayerInfo:
+    """The shape of one layer's weight, how it becomes a matrix, and how many rows it saw."""
+
+    kind: str
+    layout: str
+    groups: int
+    d: int
+    weight_shape: tuple[int, ...]
+    rows: int
+
+    def as_matrix(self, weight: Tensor) -> Tensor:
+        """A weight or gradient as [groups, m, d]."""
+        return as_matrix(weight, self.layout, self.groups, self.d)
+
+    def from_matrix(self, matrix: Tensor) -> Tensor:
+        """[groups, m, d] back into the weight's shape."""
+        return from_matrix(matrix, self.layout, self.weight_shape)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What Grams were made from."""
+
+    model: str
+    """Fingerprint of the model they belong to now (after a request: of the model that came out of it)."""
+    dtype: str
+    """The model's floating-point type."""
+    samples: int
+    transform: str = ""
+    """A label of the user's own for the preprocessing; Grams with different labels do not mix ("": none given)."""
+    stride: str = "layer"
+    """"layer", or "one" for the paper's habit of reading strided convolutions at every pixel."""
+    forgotten: tuple[str, ...] = ()
+    """Keyed digests of the requests carried out so far, so that none is carried out twice."""
+
+
+class LayerGrams(Mapping[str, Tensor]):
+    """Per layer a Gram matrix, with a record of what it was made from. Immutable; ``+`` and ``-`` give new ones.
+
+    ``grams[name]`` is float64 [d, d], or [groups, d, d]. ``held_out`` and ``seen`` are aggregates per class of the
+    outputs on the validation and on the training samples (None where there were none).
+    """
+
+    def __init__(
+        self,
+        grams: Mapping[str, Tensor],
+        layers: Mapping[str, LayerInfo],
+        origin: Origin,
+        held_out: ClassProfile | None = None,
+        seen: ClassProfile | None = None,
+    ) -> None:
+        self._grams = dict(grams)
+        self.layers = dict(layers)
+        self.origin = origin
+        self.held_out = held_out
+        self.seen = seen
+
+    def __getitem__(self, name: str) -> Tensor:
+        gram = self._grams[name]
+        return gram if gram.shape[0] > 1 else gram[0]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._grams)
+
+    def __len__(self) -> int:
+        return len(self._grams)
+
+    def __repr__(self) -> str:
+        return f"LayerGrams({len(self)} layers, {self.samples} samples, model {self.origin.model[:12]})"
+
+    @property
+    def names(self) -> list[str]:
+        """The layers, in the order of the model's ``named_modules()``."""
+        return list(self._grams)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the Grams are the sum of."""
+        return self.origin.samples
+
+    def grouped(self, name: str) -> Tensor:
+        """The Gram as [groups, d, d], also where there is one group."""
+        return self._grams[name]
+
+    def __add__(self, other: LayerGrams) -> LayerGrams:
+        """The Grams of both data sets together, which must share no sample (nobody can check that from sums)."""
+        if not isinstance(other, LayerGrams):
+            return NotImplemented
+        self._require_same_origin(other, "add")
+        return self._combine(other, +1)
+
+    def __sub__(self, other: LayerGrams) -> LayerGrams:
+        """The Grams without the other's samples.
+
+        Raises:
+            MismatchError: other layers, shapes, model or transform; more samples or rows than there are; or a result
+                with an eigenvalue below −tolerance, so that the other's samples cannot have been part of this.
+        """
+        if not isinstance(other, LayerGrams):
+            return NotImplemented
+        self._require_same_origin(other, "subtract")
+        if other.samples > self.samples:
+            raise MismatchError(
+                f"Cannot subtract {other.samples} samples from Grams of {self.samples}. "
+                "The forget set must be part of what was fitted."
+            )
+        result = self._combine(other, -1)
+        for name in self:
+            rows = self.layers[name].rows, other.layers[name].rows
+            if rows[1] > rows[0]:
+                raise MismatchError(f"Layer {name!r}: cannot subtract {rows[1]} rows from {rows[0]}.")
+            self._require_positive(name, result)
+        return result
+
+    def _combine(self, other: LayerGrams, sign: int) -> LayerGrams:
+        grams = {name: gram + sign * other._grams[name] for name, gram in self._grams.items()}
+        layers = {
+            name: replace(info, rows=info.rows + sign * other.layers[name].rows) for name, info in self.layers.items()
+        }
+        origin = replace(self.origin, samples=self.samples + sign * other.samples)
+        return LayerGrams(grams, layers, origin, self.held_out, self.seen)
+
+    def _require_same_origin(self, other: LayerGrams, verb: str) -> None:
+        if list(self) != list(other):
+            odd = sorted(set(self) ^ set(other))
+            raise MismatchError(
+                f"Cannot {verb} Grams of different layers: {len(self)} against {len(other)}, differing in "
+                f"{', '.join(odd) or 'their order'}. Fit both with the same layers=."
+            )
+        for name in self:
+            here, there = replace(self.layers[name], rows=0), replace(other.layers[name], rows=0)
+            if here != there:
+                raise MismatchError(f"Cannot {verb}: layer {name!r} is {here} here and {there} there.")
+        for what, here_, there_, remedy in (
+            ("model", self.origin.model[:12], other.origin.model[:12], "Fit both with the same weights."),
+            ("stride", self.origin.stride, other.origin.stride, "Fit both with the same stride=."),
+        ):
+            if here_ != there_:
+                raise MismatchError(f"Cannot {verb}: {what} {here_!r} against {there_!r}. {remedy}")
+        labels = {self.origin.transform, other.origin.transform} - {""}
+        if len(labels) > 1:
+            raise MismatchError(
+                f"Cannot {verb}: transform {self.origin.transform!r} against {other.origin.transform!r}. "
+                "Fit both under the same transform."
+            )
+
+    def _require_positive(self, name: str, result: LayerGrams) -> None:
+        """Cholesky of G + tol·I exists exactly when no eigenvalue is below −tol; it is far cheaper than eigenvalues."""
+        tolerance = DRIFT_TOLERANCE if self.origin.forgotten else TOLERANCE.get(self.origin.dtype, 1e-2)
+        before, after = self._grams[name], result._grams[name]
+        slack = tolerance * before.diagonal(dim1=1, dim2=2).sum(1).clamp_min(torch.finfo(torch.float64).tiny)
+        shifted = after + torch.diag_embed(slack[:, None].expand(-1, after.shape[-1]))
+        if bool(torch.linalg.cholesky_ex(shifted).info.any()):
+            lowest = (torch.linalg.eigvalsh(after)[:, 0] / slack * tolerance).min().item()
+            raise MismatchError(
+                f"Layer {name!r}: after subtracting, the lowest eigenvalue is {lowest:.2e} of the trace, below "
+                f"-{tolerance:.0e}, so these samples were not part of what was fitted, not under this transform, or "
+                f"were subtracted before. Grams of {self.samples} samples fitted with transform="
+                f"{self.origin.transform!r}; pass the same inputs they were fitted on."
+            )
+
+    def restricted(self, names: list[str]) -> LayerGrams:
+        """The Grams of some of the layers."""
+        return LayerGrams(
+            {name: self._grams[name] for name in names},
+            {name: self.layers[name] for name in names},
+            self.origin,
+            self.held_out,
+            self.seen,
+        )
+
+    def belonging_to(self, model: str, *, forgotten: str | None = None, held_out: ClassProfile | None) -> LayerGrams:
+        """The same sums on record as those of another model: the one that came out of a request."""
+        requests = self.origin.forgotten + ((forgotten,) if forgotten else ())
+        origin = replace(self.origin, model=model, forgotten=requests)
+        return LayerGrams(self._grams, self.layers, origin, held_out, self.seen)
+
+    def save(self, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:
+        """Write to a safetensors file, atomically; see :mod:`unweave.store`."""
+        from unweave.store import save_grams
+
+        save_grams(self, path, dtype)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> LayerGrams:
+        """Read what :meth:`save` wrote, and check it; see :mod:`unweave.store`."""
+        from unweave.store import load_grams
+
+        return load_grams(path)

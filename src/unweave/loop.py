@@ -1,0 +1,386 @@
+"""The loop of a request: step, look, undo what went wrong, land where the goal says, and say why it ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unweave.batches import Loader, Samples, checked
+from unweave.config import ForgetConfig
+from unweave.descent import Descent, EpochReport, State
+from unweave.errors import ModelError
+from unweave.fit import Progress
+from unweave.losses import match_loss, paper_loss, poison_loss
+from unweave.outcomes import Outcomes, observe
+from unweave.result import Look
+from unweave.stopping import Goal, collapsed
+
+FIRST_STEP = 1e-4
+"""The search for a step starts where an epoch moves the weights by this share of their length …"""
+LARGEST_STEP = 1.0
+"""… and gives up here."""
+FIRST_MOVE = 0.1
+"""… and takes the first step that brings an epoch this share of the way."""
+MAX_RUINS = 5
+"""How often a ruin is undone and retried at half the step before the request gives up."""
+CALM = 0.98
+"""Matching has settled down when an epoch leaves more than this share of the distance; then the step shrinks."""
+LANDING_STEPS = 16
+"""Bisections between two looks; each halves the segment."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the loop ended."""
+
+    words: str
+    ok: bool
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A look together with the outcomes and the weights it was taken at."""
+
+    look: Look
+    outcomes: Outcomes
+    state: State
+
+
+class Request:
+    """One request: the walk, what it is measured against, and its history."""
+
+    def __init__(
+        self,
+        descent: Descent,
+        samples: Samples,
+        goal: Goal,
+        config: ForgetConfig,
+        val: Loader | None,
+        retained_classes: set[int] | None,
+        progress: Progress | None,
+    ) -> None:
+        self.descent = descent
+        self.samples = samples
+        self.goal = goal
+        self.config = config
+        self.val = val
+        self.retained_classes = retained_classes
+        self.progress = progress
+        self.history: list[Look] = []
+        self.warnings: list[str] = []
+        self.size = 0.0
+        self._order = torch.Generator().manual_seed(config.seed)
+        self._began = time.perf_counter()
+        self._aim = goal
+
+    # ------------------------------------------------------------------------------------------------ the whole
+
+    def run(self) -> tuple[Ending, Look]:
+        """Carry the request out; the descent's network holds the weights to hand back afterwards."""
+        start = self.look(0, EpochReport(float("nan"), 0.0))
+        if start is None:
+            raise ModelError("The model's outputs on the forget set are not finite. Check its weights.")
+        self.history.append(start.look)
+        if self.goal.already_met(start.outcomes):
+            words = f"Already there: the forget error is {self._versus(start)}; nothing was changed."
+            return Ending(words, ok=True), start.look
+        self.size = self.config.lr or self._choose_size(start)
+        if self.size == 0.0:
+            return Ending(self._nowhere_to_go(), ok=False), start.look
+        if self.config.objective == "match":
+            ending, last = self._match(start)
+        elif self.config.stop == "paper":
+            ending, last = self._papers_rule(start)
+        elif self.config.stop in ("epochs", "poison"):
+            ending, last = self._run_on(start)
+        else:
+            ending, last = self._until_crossed(start)
+        self.descent.restore(last.state)
+        return ending, last.look
+
+    # ------------------------------------------------------------------------------------------- four strategies
+
+    def _match(self, start: Seen) -> tuple[Ending, Seen]:
+        """Descend until the margins have settled at their targets, then land the error."""
+        best, now, first_size = start, start, self.size
+        for _ in range(self.config.epochs):
+            after = self._advance(now)
+            if after is None:
+                return self._give_up(best)
+            settled = after.look.distance > CALM * now.look.distance
+            now = after
+            best = self._better(best, now)
+            if self.config.lr is None and settled:
+                self.size /= 2
+            if now.look.distance < 0.02 * start.look.distance or self.size < first_size / 32:
+                break
+        if self.goal.reached(now.look.forget_error):
+            return self._landed(now), now
+        return self._nudge(now, best)
+
+    def _nudge(self, now: Seen, best: Seen) -> tuple[Ending, Seen]:
+        """Margins fit but the error is off by some samples: move all targets a little until the error crosses."""
+        sign = -1.0 if self.goal.gap(now.look.forget_error) < 0 else 1.0
+        shift = max(0.25 * now.look.distance, 0.02)
+        self.size = max(self.size, self.history[1].lr / 8) if len(self.history) > 1 else self.size
+        for _ in range(12):
+            self._aim = self.goal.shifted(sign * shift)
+            after = self._advance(now)
+            if after is None:
+                return self._give_up(best)
+            best = self._better(best, after)
+            if sign * self.goal.gap(after.look.forget_error) <= 0 or self.goal.reached(after.look.forget_error):
+                low, high = (now, after) if sign < 0 else (after, now)
+                return self._land(low, high, best)
+            now, shift = after, shift * 1.5
+        return self._not_reached(best), best
+
+    def _until_crossed(self, start: Seen) -> tuple[Ending, Seen]:
+        """Descend until the forget error crosses the target, then search between the last two looks."""
+        best, now = start, start
+        far = max(3 * self.goal.tolerance, 0.25 * abs(self.goal.gap(start.look.forget_error)))
+        for _ in range(self.config.epochs):
+            after = self._advance(now)
+            if after is None:
+                return self._give_up(best)
+            jump = after.look.forget_error - now.look.forget_error
+            if self.config.lr is None and jump > far and self.size > 1e-9:
+                self._undo(now, 0.5)
+                continue
+            best = self._better(best, after)
+            if self.goal.reached(after.look.forget_error) or self.goal.gap(after.look.forget_error) > 0:
+                return self._land(now, after, best)
+            if self.config.lr is None and now.look.distance - after.look.distance < 0.03 * start.look.distance:
+                self.size *= 1.5
+            now = after
+        return self._not_reached(best), best
+
+    def _run_on(self, start: Seen) -> tuple[Ending, Seen]:
+        """Run to the end, or while the validation error gets better once the target is reached.
+
+        Kept are the weights with the least validation error among those at the target (without ``val=``, or with
+        ``stop="epochs"``, the last ones).
+        """
+        patient = self.config.stop == "poison"
+        best, now, waiting = start, start, 0
+        for _ in range(self.config.epochs):
+            after = self._advance(now)
+            if after is None:
+                return self._give_up(best)
+            if self.config.lr is None and now.look.distance - after.look.distance < 0.03 * start.look.distance:
+                self.size *= 1.2
+            now = after
+            was_there = self.goal.reached(best.look.forget_error)
+            there = self.goal.reached(now.look.forget_error)
+            improved = _val(now) < _val(best) if was_there and patient else (there or not was_there)
+            best = now if improved and there >= was_there else best
+            waiting = 0 if improved or not there else waiting + 1
+            if patient and there and (self.val is None or waiting >= 5):
+                break
+        return (self._landed(best) if self.goal.reached(best.look.forget_error) else self._not_reached(best)), best
+
+    def _papers_rule(self, start: Seen) -> tuple[Ending, Seen]:
+        """Stop when the forget error exceeds the validation error of the same moment; keep the nearer of two looks."""
+        gap = _gap_to_val(start.look)
+        if gap > 0:
+            return Ending(
+                "Unchanged: the forget error exceeds the validation error before the first step.", False
+            ), start
+        now = start
+        for _ in range(self.config.epochs):
+            after = self._advance(now)
+            if after is None:
+                return self._give_up(start)
+            if _gap_to_val(after.look) > 0:
+                kept = min((now, after), key=lambda seen: abs(_gap_to_val(seen.look)))
+                words = (
+                    f"The forget error passed the validation error at epoch {after.look.epoch}; kept the nearer look"
+                )
+                return Ending(f"{words}, epoch {kept.look.epoch}.", ok=kept is not start), kept
+            now = after
+        words = f"The forget error never passed the validation error in {self.config.epochs} epochs"
+        return Ending(f"{words}; by the authors' rule the weights from before the request are kept.", False), start
+
+    # ------------------------------------------------------------------------------------------- single movements
+
+    def _advance(self, now: Seen) -> Seen | None:
+        """One epoch; a ruin is undone and tried again at half the step. None when that was of no use."""
+        for _ in range(MAX_RUINS):
+            report = self._epoch()
+            after = self.look(self.history[-1].epoch + 1, report)
+            if after is not None and not self._collapsed(after.look):
+                self.history.append(after.look)
+                if self.progress is not None:
+                    self.progress("forget", len(self.history) - 1, self.config.epochs)
+                return after
+            self._undo(now, 0.5)
+        return None
+
+    def _undo(self, now: Seen, shrink: float) -> None:
+        self.descent.restore(now.state)
+        self.descent.reset_moments()
+        self.size *= shrink
+
+    def _epoch(self) -> EpochReport:
+        config = self.config
+        size = self.size
+        if config.lr is not None and config.lr_end is not None:
+            done = len(self.history) - 1 + config.idle_first_epoch
+            size *= (config.lr_end / config.lr) ** (done / config.epochs)
+        order = self._order if config.shuffle else None
+        with _dropout(self.descent.net, config.dropout):
+            relative = config.lr is None
+            return self.descent.epoch(self.samples, self._loss, size, config.batch_size, order, relative)
+
+    def _loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        config, margins = self.config, self._aim.margins
+        if margins is not None:
+            return match_loss(logits, labels, margins.to(logits.device)[positions])
+        assert config.lam is not None
+        assert config.eps is not None
+        return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
+
+    def _choose_size(self, start: Seen) -> float:
+        """The first of doubling steps whose epoch goes a tenth of the way; 0.0 where none does."""
+        steps = math.ceil(len(self.samples) / self.config.batch_size)
+        share = FIRST_STEP
+        unit = self.descent.size() / steps
+        if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
+            unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
+        while share < LARGEST_STEP:
+            self.size = share * unit
+            report = self._epoch()
+            after = self.look(1, report, with_val=False)
+            self.descent.restore(start.state)
+            self.descent.reset_moments()
+            if after is None:
+                return 0.5 * self.size
+            if after.look.distance <= (1 - FIRST_MOVE) * start.look.distance:
+                return self.size
+            share *= 2
+        return 0.0
+
+    def _land(self, low: Seen, high: Seen, best: Seen) -> tuple[Ending, Seen]:
+        """Bisect the segment between a look below the target and one above it."""
+        left, right, epoch = 0.0, 1.0, self.history[-1].epoch
+        best = self._better(self._better(best, low), high)
+        for _ in range(LANDING_STEPS):
+            if abs(self.goal.gap(best.look.forget_error)) <= 50.0 / len(self.samples):
+                break
+            middle = (left + right) / 2
+            self.descent.between(low.state, high.state, middle)
+            seen = self.look(epoch, EpochReport(self.history[-1].loss, self.history[-1].lr), with_val=False)
+            if seen is None:
+                break
+            best = self._better(best, seen)
+            if self.goal.gap(seen.look.forget_error) < 0:
+                left = middle
+            else:
+                right = middle
+        self.descent.restore(best.state)
+        final = self.look(epoch, EpochReport(self.history[-1].loss, self.history[-1].lr))
+        if final is None or self._collapsed(final.look):
+            return self._give_up(low)
+        return (self._landed(final) if self.goal.reached(final.look.forget_error) else self._not_reached(final)), final
+
+    # ---------------------------------------------------------------------------------------------------- looking
+
+    def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
+        """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
+        if not self.descent.finite() or (epoch > 0 and not math.isfinite(report.loss)):
+            return None
+        with torch.no_grad():
+            model = self.descent.model()
+            try:
+                outcomes = observe(model, self.samples.pairs(self.config.batch_size))
+                val = self._look_at_val(model) if with_val else None
+            except ModelError:
+                if epoch == 0:
+                    raise
+                return None
+        look = Look(
+            epoch=epoch,
+            loss=report.loss,
+            forget_error=outcomes.error,
+            val_error=None if val is None else val.error,
+            val_error_by_class=None if val is None else val.error_by_class(),
+            distance=self.goal.distance(outcomes),
+            lr=report.lr,
+            seconds=time.perf_counter() - self._began,
+        )
+        return Seen(look, outcomes, self.descent.snapshot())
+
+    def _look_at_val(self, model: nn.Module) -> Outcomes | None:
+        if self.val is None:
+            return None
+        device = self.samples.labels.device
+        outcomes = observe(model, checked(self.val, "validation", device))
+        if self.retained_classes is None:
+            return outcomes
+        kept = torch.tensor([int(label) in self.retained_classes for label in outcomes.labels])
+        return outcomes.where(kept)
+
+    def _collapsed(self, look: Look) -> bool:
+        return collapsed(look.val_error, self.history[0].val_error, self.config.max_damage)
+
+    def _better(self, one: Seen, other: Seen) -> Seen:
+        """The look whose error is nearer to the target; of two alike, the one whose margins are."""
+        return min(one, other, key=lambda s: (abs(self.goal.gap(s.look.forget_error)), s.look.distance))
+
+    # ------------------------------------------------------------------------------------------------------ words
+
+    def _versus(self, seen: Seen) -> str:
+        return f"{seen.look.forget_error:.2f} %, the target {self.goal.error:.2f} % ({self.goal.words})"
+
+    def _landed(self, seen: Seen) -> Ending:
+        return Ending(f"Landed after {seen.look.epoch} epochs: the forget error is {self._versus(seen)}.", ok=True)
+
+    def _not_reached(self, best: Seen) -> Ending:
+        words = f"Target not reached: the forget error is {self._versus(best)}"
+        remedy = "Lower gamma, or allow more epochs or layers, and start from the original model and Grams"
+        return Ending(f"{words}; returned to the best weights seen (epoch {best.look.epoch}). {remedy}.", ok=False)
+
+    def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
+        words = (
+            f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or raised the "
+            f"validation error by more than {self.config.max_damage:g} points"
+        )
+        versus = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
+        return Ending(f"{words}; {versus}. Raise gamma or max_damage.", ok=False), best
+
+    def _nowhere_to_go(self) -> str:
+        full = all(
+            bool((layer.rank >= layer.info.d).all())
+            for name, layer in self.descent.space.layers.items()
+            if name not in self.descent.space.frozen
+        )
+        why = "the retained data uses every direction of these layers" if full else "no step brought it nearer"
+        return f"Nothing was changed: {why}. Lower gamma, or let more layers move."
+
+
+def _val(seen: Seen) -> float:
+    return math.inf if seen.look.val_error is None else seen.look.val_error
+
+
+def _gap_to_val(look: Look) -> float:
+    assert look.val_error is not None
+    return look.forget_error - look.val_error
+
+
+@contextmanager
+def _dropout(net: nn.Module, active: bool) -> Iterator[None]:
+    """Turn the dropout modules of a network in eval mode on for a while."""
+    modules = [m for m in net.modules() if isinstance(m, nn.modules.dropout._DropoutNd)] if active else []
+    for module in modules:
+        module.train()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.eval()

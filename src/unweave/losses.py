@@ -1,0 +1,45 @@
+"""Unlearning objectives: from logits [N, C] and labels [N] to one number to descend.
+
+| objective | descends                                                                                     |
+|-----------|----------------------------------------------------------------------------------------------|
+| match     | smooth-L1 distance of each margin to the margin a held-out sample of its class has at its rank |
+| paper     | −log(1 − p_y + ε) − λ H(p): away from the label; λ > 0 spreads the output, λ < 0 sharpens it   |
+| poison    | −log(1 − p_y + ε) − λ H(q), q the softmax without the poisoned label; λ < 0 there               |
+
+The paper's text and code maximise the entropy for λ > 0, as here; its printed equation has the other sign, which is
+``lam < 0`` here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from unweave.outcomes import entropy, margin
+
+
+def match_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
+    """Mean smooth-L1 distance between the margins and their targets [N]."""
+    return F.smooth_l1_loss(margin(logits, labels), targets.to(logits.dtype))
+
+
+def reverse_cross_entropy(logits: Tensor, labels: Tensor, eps: float) -> Tensor:
+    """Mean of −log(1 − p_y + ε); its gradient in p_y is at most 1/ε.
+
+    1 − p_y is summed over the other classes: as a difference it would lose all digits where p_y ≈ 1.
+    """
+    others = logits.log_softmax(1).scatter(1, labels[:, None], float("-inf"))
+    return -torch.log(others.exp().sum(1) + eps).mean()
+
+
+def paper_loss(logits: Tensor, labels: Tensor, lam: float, eps: float) -> Tensor:
+    """The paper's loss for removing samples and classes."""
+    return reverse_cross_entropy(logits, labels, eps) - lam * entropy(logits).mean()
+
+
+def poison_loss(logits: Tensor, labels: Tensor, lam: float, eps: float) -> Tensor:
+    """The paper's loss for de-poisoning: leave the poisoned label, and (λ < 0) decide for one of the others."""
+    kept = torch.ones_like(logits, dtype=torch.bool).scatter(1, labels[:, None], False)
+    others = logits[kept].reshape(len(logits), -1)
+    return reverse_cross_entropy(logits, labels, eps) - lam * entropy(others).mean()

@@ -1,0 +1,168 @@
+"""How a model behaves on samples: one number per sample, and what is kept of them per class.
+
+For logits z [N, C] and labels y [N], in float64:
+
+    margin   m = z_y − logsumexp over c ≠ y of z_c      (positive: more than half of the probability is on y)
+    entropy  H = −Σ p log p                             in nats
+    loss     −log p_y
+    wrong    argmax z ≠ y
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor, nn
+
+from unweave.batches import Inputs, logits_of
+from unweave.errors import DataError
+
+LEVELS = 101
+"""Quantiles kept per class: 0 %, 1 %, …, 100 %."""
+
+
+def margin(logits: Tensor, labels: Tensor) -> Tensor:
+    """z_y − logsumexp of the other logits, [N], in the dtype of the logits; differentiable."""
+    own = logits.gather(1, labels[:, None]).squeeze(1)
+    others = logits.scatter(1, labels[:, None], float("-inf"))
+    return own - others.logsumexp(1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Entropy of the softmax, [N], in nats; differentiable, and 0 rather than NaN where a probability is 0."""
+    log_p = logits.log_softmax(1)
+    return -(log_p.exp() * log_p.clamp_min(-1e4)).sum(1)
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Per-sample read-outs on the CPU, all [N]: float64, except the labels (int64) and ``wrong`` (bool)."""
+
+    labels: Tensor
+    wrong: Tensor
+    loss: Tensor
+    margin: Tensor
+    entropy: Tensor
+    classes: int
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def error(self) -> float:
+        """Percent wrong."""
+        return 100.0 * self.wrong.double().mean().item() if len(self) else float("nan")
+
+    def error_by_class(self) -> dict[int, float]:
+        """Percent wrong for each class that has samples."""
+        present = self.labels.unique().tolist()
+        return {c: 100.0 * self.wrong[self.labels == c].double().mean().item() for c in present}
+
+    def where(self, mask: Tensor) -> Outcomes:
+        """The outcomes of some of the samples."""
+        kept = {f.name: getattr(self, f.name)[mask] for f in fields(self) if f.name != "classes"}
+        return Outcomes(**kept, classes=self.classes)
+
+    @staticmethod
+    def concat(parts: Iterable[Outcomes]) -> Outcomes:
+        parts = list(parts)
+        joined = {
+            f.name: torch.cat([getattr(p, f.name) for p in parts]).cpu()
+            for f in fields(Outcomes)
+            if f.name != "classes"
+        }
+        return Outcomes(**joined, classes=parts[0].classes)
+
+
+def read(logits: Tensor, labels: Tensor) -> Outcomes:
+    """The read-outs of one batch, on the device of the logits."""
+    z = logits.detach().double()
+    return Outcomes(
+        labels=labels,
+        wrong=z.argmax(1) != labels,
+        loss=-z.log_softmax(1).gather(1, labels[:, None]).squeeze(1),
+        margin=margin(z, labels),
+        entropy=entropy(z),
+        classes=z.shape[1],
+    )
+
+
+def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]]) -> Outcomes:
+    """Run a model (already at rest) over checked batches and read its outputs."""
+    return Outcomes.concat([read(logits_of(model, inputs, labels), labels) for inputs, labels in batches])
+
+
+@dataclass(frozen=True)
+class ClassProfile:
+    """What is kept of a set of samples in place of the samples: aggregates per class, float64 on the CPU.
+
+    count, error (a fraction) and loss are [C]; the quantiles of margin and entropy are [C, LEVELS], from the lowest
+    value to the highest. A class without samples has count 0 and NaN elsewhere.
+    """
+
+    count: Tensor
+    error: Tensor
+    loss: Tensor
+    margin: Tensor
+    entropy: Tensor
+
+    @staticmethod
+    def of(outcomes: Outcomes) -> ClassProfile:
+        levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
+        nothing = torch.full((LEVELS,), float("nan"), dtype=torch.float64)
+        rows: list[tuple[Tensor, ...]] = []
+        for c in range(outcomes.classes):
+            own = outcomes.where(outcomes.labels == c)
+            rows.append(
+                (
+                    torch.tensor(float(len(own))),
+                    own.wrong.double().mean(),
+                    own.loss.mean(),
+                    torch.quantile(own.margin, levels) if len(own) else nothing,
+                    torch.quantile(own.entropy, levels) if len(own) else nothing,
+                )
+            )
+        return ClassProfile(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
+
+    @property
+    def classes(self) -> int:
+        return len(self.count)
+
+    def expected_error(self, labels: Tensor) -> float:
+        """Percent wrong that samples with these labels would have: class errors in the labels' proportions."""
+        self.require(labels)
+        return 100.0 * self.error[labels].mean().item()
+
+    def margin_at(self, labels: Tensor, ranks: Tensor) -> Tensor:
+        """The margin of each label's class at a rank in [0, 1], interpolated between the kept quantiles; [N]."""
+        self.require(labels)
+        position = ranks.double().clamp(0, 1) * (LEVELS - 1)
+        low = position.floor().long().clamp(max=LEVELS - 2)
+        table = self.margin[labels]
+        below, above = table.gather(1, low[:, None]), table.gather(1, low[:, None] + 1)
+        return (below + (position - low)[:, None] * (above - below)).squeeze(1)
+
+    def rank_of(self, labels: Tensor, margins: Tensor) -> Tensor:
+        """Where each margin stands among those of its class, in [0, 1]: the inverse of :meth:`margin_at`; [N]."""
+        self.require(labels)
+        ranks = torch.empty(len(labels), dtype=torch.float64)
+        for i, (c, m) in enumerate(zip(labels.tolist(), margins.tolist(), strict=True)):
+            table = self.margin[c]
+            after = int(torch.searchsorted(table, m))
+            if after == 0 or after == LEVELS:
+                ranks[i] = float(after > 0)
+            else:
+                low, high = table[after - 1].item(), table[after].item()
+                ranks[i] = (after - 1 + (m - low) / (high - low)) / (LEVELS - 1)
+        return ranks
+
+    def require(self, labels: Tensor) -> None:
+        """Raise unless every one of these labels' classes has held-out samples."""
+        missing = sorted({int(c) for c in labels.unique()} - {int(c) for c in self.count.nonzero()})
+        if missing:
+            raise DataError(
+                f"No held-out sample of class {', '.join(map(str, missing))}, which the forget set contains, so there "
+                "is nothing to aim at. Pass a val= that has that class."
+            )

@@ -1,0 +1,82 @@
+"""What a request hands back: the model, the Grams for the next one, and the whole story in between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from unweave.config import ForgetConfig
+from unweave.grams import LayerGrams
+from unweave.stopping import Goal
+
+
+@dataclass(frozen=True)
+class Look:
+    """The state of affairs after an epoch (epoch 0: before the first step). Errors are percentages."""
+
+    epoch: int
+    loss: float
+    """Mean unlearning loss over the epoch; NaN at epoch 0."""
+    forget_error: float
+    val_error: float | None
+    """On validation samples of the classes that stay; None without ``val=``."""
+    val_error_by_class: dict[int, float] | None
+    distance: float
+    """How far the margins of the forget set are from where they should be."""
+    lr: float
+    """The factor that multiplied a step's direction; chosen by the loop where none was given."""
+    seconds: float
+    """Since the request began."""
+
+
+@dataclass
+class ForgetResult:
+    """The outcome of :func:`unweave.forget`."""
+
+    model: nn.Module
+    """A new model; the one passed in is untouched."""
+    grams: LayerGrams
+    """What to keep for the next request, with the forget set's share taken out."""
+    history: list[Look]
+    stopped: str
+    """Why it stopped, in plain words."""
+    ok: bool
+    """False when the target was not reached or the weights had to be rolled back."""
+    goal: Goal
+    config: ForgetConfig
+    """The settings that were used, with every default filled in."""
+    ranks: dict[str, int | list[int]]
+    """Directions kept out of bounds, per layer that could move."""
+    seconds: float
+    samples: int
+    final: Look
+    """How the returned model stands."""
+    warnings: list[str] = field(default_factory=list)
+
+    def summary(self) -> str:
+        """A few lines for a person: what was asked, what came out, and what it did to everything else."""
+        first = self.history[0]
+        lines = [
+            f"{'done' if self.ok else 'NOT DONE'}: {self.stopped}",
+            f"  forget set ({self.samples} samples) error {first.forget_error:.2f} % -> {self.final.forget_error:.2f} %"
+            f"   target {self.goal.error:.2f} % ({self.goal.words})",
+        ]
+        if first.val_error is not None and self.final.val_error is not None:
+            lines.append(f"  validation set  error {first.val_error:.2f} % -> {self.final.val_error:.2f} %")
+            worst = self.worst_class()
+            if worst is not None:
+                label, before, after = worst
+                lines.append(f"  most affected class {label}: held-out error {before:.2f} % -> {after:.2f} %")
+        else:
+            lines.append("  no validation set: what this did to other samples was not watched")
+        lines.append(f"  {len(self.history) - 1} epochs, {self.seconds:.2f} s")
+        return "\n".join(lines + [f"  warning: {text}" for text in self.warnings])
+
+    def worst_class(self) -> tuple[int, float, float] | None:
+        """The class whose held-out error rose most: (class, before, after); None without validation samples."""
+        before, after = self.history[0].val_error_by_class, self.final.val_error_by_class
+        if not before or not after:
+            return None
+        label = max(before, key=lambda c: after[c] - before[c])
+        return label, before[label], after[label]

@@ -1,0 +1,192 @@
+"""CoreSpace: the directions a layer's retained inputs use, and the projection that keeps clear of them.
+
+With G = U diag(λ) Uᵀ, λ descending and σ = √max(λ, 0), the core space M is the first k columns of U, k the smallest
+number with Σ_{i≤k} σ_i ≥ γ Σ σ_i. A gradient, seen as a matrix [m, d], loses its part in M::
+
+    project(g) = g − (g M) Mᵀ = (g N) Nᵀ        N: the other d − k columns of U
+
+Both forms are the same; the one with fewer columns does the work.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unweave.errors import ConfigError, LayerError
+from unweave.grams import LayerGrams, LayerInfo
+
+ENERGIES = {"sigma": 1, "sigma2": 2}
+RANK_RULES = ("paper", "le", "lt")
+NEGATIVE = ("clip", "abs")
+
+Gamma = float | Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class LayerSpace:
+    """One layer's decomposition.
+
+    vectors: [groups, d, d], columns in descending order of σ; sigma: [groups, d]; rank: k per group, [groups];
+    clipped: the negative part of the spectrum as a share of the whole (0 for an exact subtraction).
+    """
+
+    info: LayerInfo
+    vectors: Tensor
+    sigma: Tensor
+    rank: Tensor
+    clipped: float
+
+    @property
+    def core(self) -> Tensor:
+        """M, [groups, d, max k]; columns beyond a group's own k are zero."""
+        return self._columns(self.rank[:, None] > torch.arange(self.info.d))
+
+    @property
+    def rest(self) -> Tensor:
+        """N, an orthonormal basis of the complement, [groups, d, max (d − k)]; unused columns are zero."""
+        return self._columns(self.rank[:, None] <= torch.arange(self.info.d))
+
+    def _columns(self, mask: Tensor) -> Tensor:
+        used = mask.any(0)
+        return (self.vectors * mask[:, None, :])[:, :, used]
+
+
+class CoreSpace:
+    """The core gradient space of every layer. Build it with :meth:`from_grams`; then :meth:`project` gradients."""
+
+    def __init__(self, layers: Mapping[str, LayerSpace], frozen: frozenset[str] = frozenset()) -> None:
+        self.layers = dict(layers)
+        self.frozen = frozen
+        self._factors: dict[tuple[str, torch.dtype, torch.device], tuple[Tensor, bool]] = {}
+
+    @classmethod
+    def from_grams(
+        cls,
+        grams: LayerGrams,
+        gamma: Gamma = 0.9,
+        *,
+        energy: str = "sigma",
+        rank_rule: str = "paper",
+        negative: str = "clip",
+        freeze_at_one: bool = False,
+        device: torch.device | None = None,
+    ) -> CoreSpace:
+        """Decompose retained Grams.
+
+        Args:
+            grams: what the retained data has left of the sums.
+            gamma: the share of energy to keep, in (0, 1]: one number, or one per layer name with ``"default"`` for the
+                rest. 1 keeps every direction the data has, so that only the exact null space is left to move in.
+            energy: what is shared out: "sigma" (the paper) or "sigma2" (the explained variance of GPM).
+            rank_rule: "paper" (smallest k that reaches γ), or what the authors' scripts count: "le", "lt".
+            negative: what becomes of negative eigenvalues: "clip" to zero, or "abs" as an SVD has it.
+            freeze_at_one: freeze a layer with γ = 1 altogether, as the authors' code does.
+            device: where to decompose; the device of the Grams by default.
+
+        Raises:
+            ConfigError: γ outside (0, 1], or an unknown rule.
+            LayerError: γ for a layer that is not there.
+        """
+        for name, value, known in (
+            ("energy", energy, tuple(ENERGIES)),
+            ("rank_rule", rank_rule, RANK_RULES),
+            ("negative", negative, NEGATIVE),
+        ):
+            if value not in known:
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
+        gammas = resolve_gamma(gamma, grams.names)
+        spaces = {}
+        for name in grams:
+            gram = grams.grouped(name).to(device or grams.grouped(name).device)
+            spaces[name] = _decompose(gram, grams.layers[name], gammas[name], ENERGIES[energy], rank_rule, negative)
+        frozen = frozenset(name for name in grams if freeze_at_one and gammas[name] == 1)
+        return cls(spaces, frozen)
+
+    @property
+    def ranks(self) -> dict[str, int | list[int]]:
+        """k per layer; a list where a layer has several groups."""
+        return {
+            name: int(layer.rank) if len(layer.rank) == 1 else layer.rank.tolist()
+            for name, layer in self.layers.items()
+        }
+
+    def project(self, name: str, grad: Tensor) -> Tensor:
+        """Remove from a gradient, in the weight's own shape, its part in the core space; shape and dtype stay.
+
+        Raises:
+            LayerError: unknown layer, or a gradient that has not the weight's shape.
+        """
+        layer = self.layers.get(name)
+        if layer is None:
+            raise LayerError(f"Unknown layer {name!r}. Known: {', '.join(self.layers)}.")
+        if tuple(grad.shape) != layer.info.weight_shape:
+            raise LayerError(
+                f"Layer {name!r}: gradient of shape {list(grad.shape)}, expected {list(layer.info.weight_shape)}."
+            )
+        if name in self.frozen:
+            return torch.zeros_like(grad)
+        matrix = layer.info.as_matrix(grad)
+        factor, is_core = self._factor(name, grad.dtype, grad.device)
+        part = (matrix @ factor) @ factor.mT
+        return layer.info.from_matrix(matrix - part if is_core else part)
+
+    def _factor(self, name: str, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
+        """M or N, whichever has fewer columns, in the gradient's dtype; and whether it is M."""
+        key = (name, dtype, device)
+        if key not in self._factors:
+            layer = self.layers[name]
+            is_core = 2 * int(layer.rank.max()) <= layer.info.d
+            self._factors[key] = ((layer.core if is_core else layer.rest).to(device, dtype), is_core)
+        return self._factors[key]
+
+
+def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
+    """One γ for each layer, checked."""
+    if isinstance(gamma, Mapping):
+        unknown = sorted(set(gamma) - set(names) - {"default"})
+        if unknown:
+            raise LayerError(f"gamma names unknown layers: {', '.join(unknown)}. Known: {', '.join(names)}.")
+        missing = [name for name in names if name not in gamma and "default" not in gamma]
+        if missing:
+            raise ConfigError(f"gamma has no value for {', '.join(missing)} and no 'default'.")
+        values = {name: gamma[name] if name in gamma else gamma["default"] for name in names}
+    else:
+        values = dict.fromkeys(names, gamma)
+    for name, value in values.items():
+        if not (isinstance(value, (int, float)) and 0 < value <= 1):
+            raise ConfigError(f"Invalid gamma for {name!r}: {value!r}. Supported: a number in (0, 1].")
+    return {name: float(value) for name, value in values.items()}
+
+
+def _decompose(gram: Tensor, info: LayerInfo, gamma: float, power: int, rank_rule: str, negative: str) -> LayerSpace:
+    eigenvalues, vectors = (gram, torch.ones_like(gram)) if info.d == 1 else torch.linalg.eigh(gram)
+    eigenvalues = eigenvalues.reshape(info.groups, info.d)
+    below = eigenvalues.clamp_max(0).abs().sum() / eigenvalues.abs().sum().clamp_min(torch.finfo(gram.dtype).tiny)
+    kept = eigenvalues.abs() if negative == "abs" else eigenvalues.clamp_min(0)
+    kept, order = kept.sort(dim=1, descending=True)
+    vectors = vectors.gather(2, order[:, None, :].expand_as(vectors))
+    sigma = kept.sqrt()
+    rank = _rank(sigma, gamma, power, rank_rule)
+    return LayerSpace(info, vectors.cpu(), sigma.cpu(), rank.cpu(), float(below))
+
+
+def _rank(sigma: Tensor, gamma: float, power: int, rule: str) -> Tensor:
+    """k per group from σ [groups, d] in descending order."""
+    d = sigma.shape[1]
+    # Eigenvalues are exact to about d·eps·λ_max; what is below that is no direction the data has.
+    noise = math.sqrt(d * torch.finfo(sigma.dtype).eps) * sigma[:, :1]
+    present = (sigma > noise).sum(1)
+    if gamma == 1:
+        return present
+    share = (sigma**power).cumsum(1)
+    share = share / share[:, -1:].clamp_min(torch.finfo(sigma.dtype).tiny)
+    if rule == "lt":
+        return torch.minimum((share < gamma).sum(1), present)
+    if rule == "le":
+        return torch.minimum((share <= gamma).sum(1), present)
+    return torch.minimum((share < gamma).sum(1) + 1, present)

@@ -1,0 +1,114 @@
+"""Where a request should land, when it has, and what counts as a ruin.
+
+A goal is fixed on the original model before the first step. (A goal measured again on the changing model runs away: the
+damage done so far makes more damage look right.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from unweave.config import ForgetConfig
+from unweave.errors import ConfigError, DataError
+from unweave.outcomes import ClassProfile, Outcomes
+
+LANDING_POINTS = 0.5
+"""A landing is right within this many points of the target error, or within one sample if that is more."""
+
+SAME_MARGIN = 0.1
+"""Margins closer to their targets than this share of the targets' spread need no request."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What the forget set should look like afterwards."""
+
+    error: float
+    """Target error on the forget set, in percent."""
+    tolerance: float
+    """How close is right, in points."""
+    mean_margin: float
+    """The mean margin that goes with it: the scale for choosing a step."""
+    words: str
+    """The target in words, for the user."""
+    margins: Tensor | None = None
+    """Per-sample target margins [N], for the objective "match"."""
+    at_least: bool = False
+    """More than the target is right as well."""
+
+    def gap(self, error: float) -> float:
+        """How far an error is from the target, in points, signed: negative while too little is forgotten."""
+        return error - self.error
+
+    def reached(self, error: float) -> bool:
+        gap = self.gap(error)
+        return gap >= -self.tolerance if self.at_least else abs(gap) <= self.tolerance
+
+    def distance(self, outcomes: Outcomes) -> float:
+        """How far the margins still have to go: the mean over samples (match), or of the mean."""
+        if self.margins is not None:
+            return (outcomes.margin - self.margins).abs().mean().item()
+        return max(0.0, outcomes.margin.mean().item() - self.mean_margin)
+
+    def already_met(self, outcomes: Outcomes) -> bool:
+        """Whether the model never held on to these samples in the first place."""
+        if not self.reached(outcomes.error):
+            return False
+        if self.margins is None:
+            return True
+        spread = self.margins.std().item() if len(self.margins) > 1 else 1.0
+        return self.distance(outcomes) <= SAME_MARGIN * max(spread, 1e-12)
+
+    def shifted(self, by: float) -> Goal:
+        """The goal with every target margin moved."""
+        return self if self.margins is None else replace(self, margins=self.margins + by)
+
+
+def choose_goal(
+    config: ForgetConfig, before: Outcomes, held_out: ClassProfile | None, seen: ClassProfile | None
+) -> Goal:
+    """The goal of a request, from the original model's outcomes on the forget set and on held-out data.
+
+    Raises:
+        DataError: neither ``val=`` nor aggregates in the Grams to aim at, or none for one of the classes.
+        ConfigError: ``stop="ranked"`` with Grams that kept no training profile.
+    """
+    tolerance = max(LANDING_POINTS, 100.0 / len(before))
+    chance = 100.0 * (1 - 1 / before.classes)
+    chance_margin = -math.log(before.classes - 1) if before.classes > 2 else -1.0
+    if config.stop in ("chance", "poison", "epochs") and config.objective != "match":
+        return Goal(chance, tolerance, chance_margin, "chance level", at_least=config.stop != "chance")
+    if held_out is None:
+        raise DataError(
+            "There is nothing to aim at: pass val= (held-out samples), or Grams that were fitted with val=."
+        )
+    ranks = _ranks_within(before)
+    error, words = held_out.expected_error(before.labels), "the held-out error of its classes"
+    if config.stop == "ranked":
+        if seen is None:
+            raise ConfigError("stop='ranked' needs Grams that hold the training profile: fit them with unweave.fit().")
+        ranks = seen.rank_of(before.labels, before.margin)
+        error = 100.0 * (ranks < held_out.error[before.labels]).double().mean().item()
+        words = "the held-out error of its classes at its samples' ranks"
+    margins = held_out.margin_at(before.labels, ranks)
+    kept = margins if config.objective == "match" else None
+    return Goal(error, tolerance, margins.mean().item(), words, margins=kept)
+
+
+def _ranks_within(outcomes: Outcomes) -> Tensor:
+    """Where each sample's margin stands among the forget set's own samples of its class: (position + ½) / n."""
+    ranks = torch.empty(len(outcomes), dtype=torch.float64)
+    for c in outcomes.labels.unique():
+        own = (outcomes.labels == c).nonzero().squeeze(1)
+        order = outcomes.margin[own].argsort(stable=True).argsort(stable=True)
+        ranks[own] = (order.double() + 0.5) / len(own)
+    return ranks
+
+
+def collapsed(val_error: float | None, val_before: float | None, max_damage: float) -> bool:
+    """Whether the validation error has risen by more than the user allows."""
+    return val_error is not None and val_before is not None and val_error > val_before + max_damage

@@ -1,0 +1,186 @@
+"""Files: safetensors with metadata, written atomically, versioned, and checked when read.
+
+A Gram is symmetric, so its upper triangle is stored: [groups, d (d + 1) / 2], row by row. The metadata holds the format
+and its version, what the Grams were made from, and a SHA-256 over all tensors. Nothing here ever unpickles.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as parse_safetensors
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor
+
+from unweave.errors import ConfigError, StoreError
+from unweave.grams import LayerGrams, LayerInfo, Origin
+from unweave.outcomes import LEVELS, ClassProfile
+from unweave.rest import bytes_of
+
+FORMAT = "unweave.grams"
+VERSION = 1
+PROFILES = ("held_out", "seen")
+
+
+def save_grams(grams: LayerGrams, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:
+    """Write Grams to a file; either all of it is there afterwards or nothing changed.
+
+    Args:
+        grams: what to keep.
+        path: the file, by convention ``*.safetensors``.
+        dtype: float64, or float32 for half the size; a later subtraction is then exact to float32 only.
+
+    Raises:
+        ConfigError: another dtype.
+        StoreError: the file cannot be written (no such folder, no permission, disk full).
+    """
+    if dtype not in (torch.float64, torch.float32):
+        raise ConfigError(f"Invalid dtype: {dtype}. Supported: torch.float64, torch.float32.")
+    tensors = {f"gram.{name}": _pack(grams.grouped(name)).to(dtype) for name in grams}
+    for kind in PROFILES:
+        profile: ClassProfile | None = getattr(grams, kind)
+        if profile is not None:
+            tensors |= {f"{kind}.{key}": value for key, value in vars(profile).items()}
+    header = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "dtype": str(dtype).removeprefix("torch."),
+        "origin": json.dumps(asdict(grams.origin)),
+        "layers": json.dumps({name: asdict(info) for name, info in grams.layers.items()}),
+        "sha256": _digest(tensors),
+    }
+    write_atomically(path, safetensors_bytes({k: v.contiguous() for k, v in tensors.items()}, metadata=header))
+
+
+def load_grams(path: str | PathLike[str]) -> LayerGrams:
+    """Read and check what :func:`save_grams` wrote.
+
+    Raises:
+        StoreError: the file is missing, truncated, altered, of another kind, or of another version.
+    """
+    header, tensors = _read(path)
+    origin_fields: dict[str, Any] = json.loads(header["origin"])
+    origin_fields["forgotten"] = tuple(origin_fields["forgotten"])
+    if header["dtype"] == "float32" and origin_fields["dtype"] == "float64":
+        origin_fields["dtype"] = "float32"
+    layers: dict[str, LayerInfo] = {}
+    grams: dict[str, Tensor] = {}
+    for name, fields in json.loads(header["layers"]).items():
+        fields["weight_shape"] = tuple(fields["weight_shape"])
+        layers[name] = info = LayerInfo(**fields)
+        grams[name] = _checked_gram(path, name, info, tensors.get(f"gram.{name}"))
+    profiles = {kind: _profile(path, kind, tensors) for kind in PROFILES}
+    return LayerGrams(grams, layers, Origin(**origin_fields), **profiles)
+
+
+def _read(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]:
+    try:
+        blob = Path(path).read_bytes()
+    except OSError as error:
+        raise StoreError(f"Cannot read {path}: {error.strerror}. Pass the file that grams.save() wrote.") from error
+    try:
+        header = _metadata(blob)
+        if header.get("format") == FORMAT and header.get("version") != str(VERSION):
+            raise StoreError(
+                f"{path} has version {header.get('version')} of the Grams format; this release reads {VERSION}. "
+                "Use the release that wrote it, or fit again."
+            )
+        if header.get("format") != FORMAT:
+            raise StoreError(f"{path} is a safetensors file of something else. Pass the file that grams.save() wrote.")
+        tensors = parse_safetensors(blob)
+    except (SafetensorError, ValueError, KeyError, struct.error) as error:
+        raise StoreError(f"{path} is damaged or not a safetensors file ({error}). Restore it or fit again.") from error
+    if _digest(tensors) != header.get("sha256"):
+        raise StoreError(f"{path} was altered: its SHA-256 is not the one recorded in it. Restore it or fit again.")
+    return header, tensors
+
+
+def _metadata(blob: bytes) -> dict[str, str]:
+    """The ``__metadata__`` of a safetensors file, whose header is a length (u64) and then JSON."""
+    (length,) = struct.unpack("<Q", blob[:8])
+    if length > len(blob) - 8:
+        raise ValueError("its header is cut off")
+    header = json.loads(blob[8 : 8 + length])
+    return dict(header.get("__metadata__", {}))
+
+
+def _checked_gram(path: str | PathLike[str], name: str, info: LayerInfo, packed: Tensor | None) -> Tensor:
+    size = (info.groups, info.d * (info.d + 1) // 2)
+    if packed is None or tuple(packed.shape) != size:
+        got = "missing" if packed is None else f"of shape {list(packed.shape)}"
+        raise StoreError(f"{path}: the Gram of layer {name!r} is {got}, expected {list(size)}. Fit again.")
+    gram = _unpack(packed.double(), info.d)
+    if not bool(torch.isfinite(gram).all()) or bool((gram.diagonal(dim1=1, dim2=2) < -1e-6 * gram.abs().amax()).any()):
+        raise StoreError(f"{path}: the Gram of layer {name!r} is not finite or has a negative diagonal. Fit again.")
+    return gram
+
+
+def _profile(path: str | PathLike[str], kind: str, tensors: Mapping[str, Tensor]) -> ClassProfile | None:
+    if f"{kind}.count" not in tensors:
+        return None
+    parts = {key: tensors.get(f"{kind}.{key}") for key in ClassProfile.__dataclass_fields__}
+    classes = len(tensors[f"{kind}.count"])
+    for key, value in parts.items():
+        wide = key in ("margin", "entropy")
+        if value is None or tuple(value.shape) != ((classes, LEVELS) if wide else (classes,)):
+            raise StoreError(f"{path}: {kind}.{key} is missing or has the wrong shape. Fit again.")
+    return ClassProfile(**{key: value for key, value in parts.items() if value is not None})
+
+
+def _pack(gram: Tensor) -> Tensor:
+    """[groups, d, d] → the upper triangle, [groups, d (d + 1) / 2]."""
+    rows, columns = torch.triu_indices(gram.shape[1], gram.shape[1])
+    return gram[:, rows, columns]
+
+
+def _unpack(packed: Tensor, d: int) -> Tensor:
+    rows, columns = torch.triu_indices(d, d)
+    gram = packed.new_zeros(packed.shape[0], d, d)
+    gram[:, rows, columns] = packed
+    gram[:, columns, rows] = packed
+    return gram
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
+        digest.update(bytes_of(tensors[name]))
+    return digest.hexdigest()
+
+
+def write_atomically(path: str | PathLike[str], content: bytes) -> None:
+    """Write to a temporary file beside the target, sync it, rename it over the target, sync the folder.
+
+    Raises:
+        StoreError: with the reason; the target is then as it was before, and no temporary file is left.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise StoreError(
+            f"Cannot write {target}: {error.strerror}. Nothing was changed; free space or choose another place."
+        ) from error
+    finally:
+        temporary.unlink(missing_ok=True)

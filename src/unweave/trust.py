@@ -1,0 +1,47 @@
+"""Trust-region scaling (TRGP) of one linear layer, for de-poisoning.
+
+Clean and poisoned samples of one class share their directions, so a step that leaves the core space alone cannot
+re-classify the poisoned ones. TRGP lets the layer *rescale* the weaker core directions: with B [d, b] the last b
+columns of the core basis and a learnt S [b, b], which starts as the identity::
+
+    W_eff = W + W B (S − I) Bᵀ
+
+At the end W_eff is written into the layer, which is then an ordinary one again.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from unweave.space import CoreSpace, LayerSpace
+
+
+class TrustRegion:
+    """The scaling of one layer's weight [out, d] inside its core space."""
+
+    def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int) -> None:
+        self.name = name
+        self.weight = weight
+        self.layout = space.info
+        core = space.core[0]
+        self.basis = core[:, max(0, core.shape[1] - width) :].to(weight)
+        self.scale = torch.eye(self.basis.shape[1], dtype=weight.dtype, device=weight.device).requires_grad_()
+
+    def effective(self) -> Tensor:
+        """W_eff in the weight's own shape; differentiable in both W and S."""
+        matrix = self.layout.as_matrix(self.weight)
+        inside = matrix @ self.basis
+        return self.layout.from_matrix(matrix + (inside @ self.scale - inside) @ self.basis.mT)
+
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Write W_eff into the weight and start again from S = I."""
+        self.weight.copy_(self.effective())
+        self.scale.copy_(torch.eye(len(self.scale), dtype=self.scale.dtype, device=self.scale.device))
+
+
+def last_linear(space: CoreSpace) -> str | None:
+    """The last layer of the network that is a plain linear one, if there is any."""
+    names = [n for n, layer in space.layers.items() if layer.info.kind == "Linear" and n not in space.frozen]
+    return names[-1] if names else None
