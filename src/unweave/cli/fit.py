@@ -1,0 +1,115 @@
+"""``unweave fit``: stream the training set through the model once and keep its Grams."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import TYPE_CHECKING, Any
+
+from unweave.cli.configfile import Values, add_flags, read_values
+
+if TYPE_CHECKING:
+    from unweave.cli.sources import Source
+    from unweave.grams import LayerGrams
+
+HELP = "Add up, once after training, what every layer sees of the training set: its Grams."
+
+EXAMPLE = """\
+example:
+  unweave init                          write unweave.toml, then fill in [model] and [data]
+  unweave fit                           write the Grams it names
+  unweave fit --val held_out.npz --grams new.safetensors
+                                        a flag wins over the file; --val= takes a setting of the file back
+
+Feed the training samples without random augmentation: a later request subtracts the very same inputs.
+With [data] val the Grams also keep what a request aims at, so that it needs no data but its own."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command to argparse."""
+    parser.epilog = EXAMPLE
+    parser.usage = "unweave fit [--config PATH] [--json] [--quiet] [--force] [--SETTING VALUE ...]"
+    parser.add_argument("--force", action="store_true", help="allow the Grams to overwrite the weights")
+    add_flags(parser, "fit")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fit, and write the Grams.
+
+    Raises:
+        UnweaveError: see :func:`unweave.fit` and the modules of this package; nothing was written.
+    """
+    import unweave
+    from unweave.cli.data import open_source
+    from unweave.cli.imports import own_modules
+    from unweave.cli.model import load_model
+    from unweave.cli.outputs import Staged, check_places, uninterrupted
+    from unweave.cli.screen import show, working
+
+    values = read_values(arguments)
+    grams_path = values.require("fit", "grams")
+    dtype = grams_dtype(values)
+    check_places({"Grams": grams_path}, values, {"[model] weights": values.get("model", "weights")}, arguments.force)
+    began = time.perf_counter()
+    with own_modules(), working("fit", quiet=arguments.quiet, clean_stdout=arguments.json) as report:
+        model = load_model(values)
+        train = open_source(values, "train")
+        val = None if values.get("data", "val") is None else open_source(values, "val").loader()
+        layers, transform, stride = (values.get("fit", key) for key in ("layers", "transform", "stride"))
+        grams = unweave.fit(model, train.loader(), val, layers, transform=transform, stride=stride, progress=report)
+    record = _record(values, grams, train, time.perf_counter() - began)
+    with Staged() as staged:
+        staged.add(grams_path, lambda path: grams.save(path, dtype))
+        with uninterrupted():
+            staged.place()
+            show("done", _rows(record, grams), record, as_json=arguments.json, quiet=arguments.quiet)
+    return 0
+
+
+def grams_dtype(values: Values) -> Any:
+    """The type Grams are stored in.
+
+    Raises:
+        ConfigError: another than float64 and float32.
+    """
+    import torch
+
+    from unweave.errors import ConfigError
+
+    name = values.get("fit", "dtype")
+    if name not in ("float64", "float32"):
+        raise ConfigError(f"Invalid [fit] dtype: {name!r}. Supported: float64, float32.")
+    return getattr(torch, name)
+
+
+def _record(values: Values, grams: LayerGrams, train: Source, seconds: float) -> dict[str, Any]:
+    import torch
+
+    import unweave
+
+    return {
+        "command": "fit",
+        "ok": True,
+        "settings": values.as_dict(),
+        "samples": grams.samples,
+        "layers": {name: {"kind": info.kind, "d": info.d, "rows": info.rows} for name, info in grams.layers.items()},
+        "held_out": grams.held_out is not None,
+        "class_names": list(train.class_names) if train.class_names else None,
+        "model": grams.origin.model,
+        "seconds": seconds,
+        "versions": {"unweave": unweave.__version__, "torch": torch.__version__},
+        "written": [str(values.get("fit", "grams"))],
+    }
+
+
+def _rows(record: dict[str, Any], grams: LayerGrams) -> dict[str, str]:
+    aim = "kept per class" if record["held_out"] else "none: a request will need [data] val"
+    return {
+        "samples": str(grams.samples),
+        "layers": ", ".join(f"{name} ({info.d})" for name, info in grams.layers.items()),
+        "held-out profile": aim,
+        **({"classes": ", ".join(record["class_names"])} if record["class_names"] else {}),
+        "model": grams.origin.model[:12],
+        "seconds": f"{record['seconds']:.2f}",
+        "written": ", ".join(record["written"]),
+    }

@@ -1,0 +1,181 @@
+"""``unweave forget``: carry one request out, and write the new model, its Grams and the record of it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+from unweave.cli.configfile import Values, add_flags, read_values
+from unweave.cli.fit import grams_dtype
+
+if TYPE_CHECKING:
+    from unweave.cli.outputs import Places, Staged
+    from unweave.cli.screen import Report
+    from unweave.cli.selection import Selection
+    from unweave.config import ForgetConfig
+    from unweave.grams import LayerGrams
+    from unweave.result import ForgetResult
+
+HELP = "Take samples out of the model: writes new weights, new Grams and a record; the old files stay."
+
+USAGE = """\
+unweave forget (--ids FILE | --poisoned FILE | --classes 0,3 [--drop] | --all)
+                      [--config PATH] [--json] [--quiet] [--keep-anyway] [--force] [--SETTING VALUE ...]"""
+
+EXAMPLE = """\
+examples:
+  unweave forget --ids requests.txt          the samples on the lines of a file: positions in the data, or file names
+  unweave forget --classes 3 --drop          every sample of class 3; also a smaller model without its logit
+  unweave forget --poisoned bad_ids.npy      samples whose labels are wrong
+  unweave forget --all --forget gone.npz     every sample of a source that holds nothing else
+  unweave forget --ids more.txt --weights forgotten.safetensors --grams forgotten.grams.safetensors \\
+                 --out forgotten2.safetensors
+                                             the next request starts from what the one before has written
+
+If the target is not reached, the exit code is 3 and nothing is written (see --keep-anyway)."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command to argparse."""
+    parser.epilog = EXAMPLE
+    parser.usage = USAGE
+    chosen = parser.add_argument_group("which samples (one of these)").add_mutually_exclusive_group(required=True)
+    chosen.add_argument("--ids", metavar="FILE", help="one id a line, '#' begins a comment; or a .npy of integers")
+    chosen.add_argument("--poisoned", metavar="FILE", help="the same, and the labels are wrong: sets task = poison")
+    chosen.add_argument(
+        "--classes", metavar="0,3", type=_words, help="all samples of these classes: sets task = classes"
+    )
+    chosen.add_argument("--all", action="store_true", help="all samples of [data] forget")
+    parser.add_argument("--drop", action="store_true", help="with --classes: also write the model without their logits")
+    parser.add_argument("--keep-anyway", action="store_true", help="write the files even if the target was not reached")
+    parser.add_argument("--force", action="store_true", help="allow outputs to overwrite the input weights and Grams")
+    add_flags(parser, "forget")
+
+
+def _words(text: str) -> list[str]:
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not words:
+        raise argparse.ArgumentTypeError("no class. Supported: labels separated by commas, as in 0,3.")
+    return words
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Forget, and write what came out.
+
+    Raises:
+        UnweaveError: see :func:`unweave.forget` and the modules of this package; nothing was written.
+    """
+    from unweave.cli.imports import own_modules
+    from unweave.cli.outputs import Places, Staged, check_places, uninterrupted
+    from unweave.cli.record import record_of, rows_of
+    from unweave.cli.screen import show, working
+
+    _check_usage(arguments)
+    values = read_values(arguments)
+    places = Places.of(values)
+    inputs = {"[model] weights": values.get("model", "weights"), "[fit] grams": values.get("fit", "grams")}
+    check_places(places.used(arguments.drop), values, inputs, arguments.force)
+    with own_modules(), working("forget", quiet=arguments.quiet, clean_stdout=arguments.json) as report:
+        before, selection, result = _carry_out(arguments, values, report)
+    kept = result.ok or arguments.keep_anyway
+    written = [str(path) for path in places.used(arguments.drop).values()] if kept else []
+    record = record_of(values, before, selection.classes, result, written)
+    with Staged() as staged:
+        if kept:
+            _stage(staged, places, values, record, result, selection.classes if arguments.drop else ())
+        with uninterrupted():
+            staged.place()
+            title = "done" if result.ok else "NOT DONE"
+            show(title, rows_of(result, written), record, as_json=arguments.json, quiet=arguments.quiet)
+    return 0 if result.ok else _not_done(result, kept)
+
+
+def _check_usage(arguments: argparse.Namespace) -> None:
+    """Leave with exit code 2 where flags contradict each other."""
+    if arguments.drop and arguments.classes is None:
+        arguments.parser.error("--drop goes with --classes")
+    task, implied = vars(arguments)["forget.task"], _implied_task(arguments)
+    if isinstance(task, str) and implied not in (None, task):
+        arguments.parser.error(
+            f"--{'classes' if implied == 'classes' else 'poisoned'} sets --task {implied}, not {task}"
+        )
+
+
+def _implied_task(arguments: argparse.Namespace) -> str | None:
+    if arguments.classes is not None:
+        return "classes"
+    return "poison" if arguments.poisoned is not None else None
+
+
+def _config(arguments: argparse.Namespace, values: Values) -> ForgetConfig:
+    """The preset if there is one, the settings over it, and the task that the choice of samples implies."""
+    from dataclasses import replace
+
+    from unweave import ForgetConfig
+    from unweave.cli.settings import FORGET_CONFIG
+
+    given = values.given(FORGET_CONFIG)
+    preset = given.pop("preset", None)
+    given["task"] = _implied_task(arguments) or given.get("task", "samples" if preset is None else None)
+    base = ForgetConfig() if preset is None else ForgetConfig.paper(preset)
+    return replace(base, **{key: value for key, value in given.items() if value is not None})
+
+
+def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) -> tuple[str, Selection, ForgetResult]:
+    """Load everything and forget; returns the fingerprint of the old weights, what was asked, and what came out."""
+    import unweave
+    from unweave.cli.data import open_source
+    from unweave.cli.model import load_model
+    from unweave.cli.selection import select
+
+    config = _config(arguments, values)
+    model = load_model(values)
+    grams = unweave.LayerGrams.load(values.require("fit", "grams"))
+    _require_transform(values, grams)
+    selection = select(arguments, values)
+    if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
+        unweave.drop_classes(model, selection.classes)
+    val = None if values.get("data", "val") is None else open_source(values, "val").loader()
+    result = unweave.forget(model, selection.loader, grams, val=val, config=config, progress=report)
+    return grams.origin.model, selection, result
+
+
+def _require_transform(values: Values, grams: LayerGrams) -> None:
+    from unweave.errors import MismatchError
+
+    label, fitted = values.get("fit", "transform"), grams.origin.transform
+    if label and label != fitted:
+        raise MismatchError(
+            f"[fit] transform is {label!r}, the Grams were fitted with {fitted!r}. Use the preprocessing and the label "
+            "they were fitted with, or fit again."
+        )
+
+
+def _stage(
+    staged: Staged,
+    places: Places,
+    values: Values,
+    record: dict[str, Any],
+    result: ForgetResult,
+    dropped: tuple[int, ...],
+) -> None:
+    """Write all files under temporary names, the Grams last: see :class:`unweave.cli.outputs.Staged`."""
+    import unweave
+    from unweave.cli.outputs import write_text, write_weights
+    from unweave.cli.screen import as_text
+
+    staged.add(places.weights, write_weights(result.model.state_dict()))
+    if dropped:
+        smaller, labels = unweave.drop_classes(result.model, dropped)
+        staged.add(places.dropped, write_weights(smaller.state_dict()))
+        staged.add(places.labels, write_text(as_text(labels)))
+    staged.add(places.result, write_text(as_text(record)))
+    dtype = grams_dtype(values)
+    staged.add(places.grams, lambda path: result.grams.save(path, dtype))
+
+
+def _not_done(result: ForgetResult, kept: bool) -> int:
+    fate = "The files were written all the same (--keep-anyway)" if kept else "Nothing was written; --keep-anyway would"
+    print(f"unweave: not done: {result.stopped} {fate}.", file=sys.stderr)
+    return 3

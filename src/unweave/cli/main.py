@@ -1,0 +1,93 @@
+"""``unweave``: finds the command, runs it, and turns what happened into an exit code.
+
+| code | meaning                                                                          |
+|------|----------------------------------------------------------------------------------|
+| 0    | done                                                                             |
+| 1    | an error of ours, with its remedy on stderr                                      |
+| 2    | wrong usage                                                                      |
+| 3    | the target was not reached, or the model was rolled back                         |
+| 130  | interrupted with Ctrl-C; nothing was changed                                     |
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from unweave import __version__
+from unweave.errors import UnweaveError
+
+COMMANDS = (
+    ("init", "unweave.cli.init"),
+    ("fit", "unweave.cli.fit"),
+    ("forget", "unweave.cli.forget"),
+    ("demo", "unweave.cli.demo"),
+)
+"""Name and module; a module is imported only when its command or the list of all commands is asked for, and a
+command whose module is not there is not listed."""
+
+DESCRIPTION = "Take training samples back out of a trained PyTorch network, without the training set."
+
+EPILOG = """\
+the flow:
+  unweave init                        write a commented unweave.toml; fill it in
+  unweave fit                         once, after training: add up what each layer sees
+  unweave forget --ids requests.txt   any time later: a new model without those samples
+
+exit codes: 0 done, 1 error, 2 wrong usage, 3 target not reached or rolled back, 130 interrupted
+'unweave COMMAND --help' explains a command with an example."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code. An error that is not one of ours keeps its traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        arguments = _parser(words).parse_args(words)
+        return int(arguments.run(arguments))
+    except SystemExit as leaving:  # argparse leaves this way: 0 after --help and --version, 2 on wrong usage
+        return leaving.code if isinstance(leaving.code, int) else 2
+    except UnweaveError as error:
+        if "--debug" in words:
+            traceback.print_exc()
+        print(f"unweave: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("unweave: interrupted; nothing was changed.", file=sys.stderr)
+        return 130
+
+
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser, with only the chosen command's module loaded; with all of them where none was chosen."""
+    chosen = next((word for word in words if not word.startswith("-")), None)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("unweave", description=DESCRIPTION, epilog=EPILOG, formatter_class=formatter)
+    parser.add_argument("--version", action="version", version=f"unweave {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    there = {name: path for name, path in COMMANDS if importlib.util.find_spec(path)}
+    for name, path in there.items():
+        if chosen == name or chosen not in there:
+            _add(commands, name, importlib.import_module(path))
+    return parser
+
+
+def _add(commands: Any, name: str, module: Any) -> None:
+    parser = commands.add_parser(
+        name,
+        help=module.HELP,
+        description=module.HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        conflict_handler="resolve",
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    module.add_arguments(parser)
+    parser.set_defaults(run=module.run, parser=parser)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""The files of a request: where they go, what they must not overwrite, and how they appear all at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor
+
+from unweave.cli.configfile import Values
+from unweave.errors import ConfigError, ModelError, StoreError
+from unweave.store import write_atomically
+
+Write = Callable[[Path], None]
+"""Writes one file to the path it is given."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the files of a request go, in the order in which they appear."""
+
+    weights: Path
+    dropped: Path
+    labels: Path
+    result: Path
+    grams: Path
+
+    @staticmethod
+    def of(values: Values) -> Places:
+        """As set, else beside ``out``.
+
+        Raises:
+            ConfigError: ``out`` by another name than ``*.safetensors``, by which it is read again.
+        """
+        out: Path = values.require("forget", "out")
+        if out.suffix != ".safetensors":
+            raise ConfigError(f"Invalid [forget] out: {out}. Supported: a name that ends in .safetensors.")
+        return Places(
+            weights=out,
+            dropped=out.with_name(f"{out.stem}.dropped.safetensors"),
+            labels=out.with_name(f"{out.stem}.labels.json"),
+            result=values.get("forget", "result") or out.with_suffix(".json"),
+            grams=values.get("forget", "grams_out") or out.with_name(f"{out.stem}.grams.safetensors"),
+        )
+
+    def used(self, drop: bool) -> dict[str, Path]:
+        """Those that will be written, by name."""
+        return {name: path for name, path in vars(self).items() if drop or name not in ("dropped", "labels")}
+
+
+def check_places(outputs: Mapping[str, Path], values: Values, inputs: Mapping[str, Path | None], force: bool) -> None:
+    """Refuse places that cannot be written or are taken, before hours are spent.
+
+    Raises:
+        ConfigError: two outputs in one place, an output in the place of the data or settings, or (without ``force``) in
+            that of an input.
+        StoreError: a place that cannot be written.
+    """
+    seen: dict[Path, str] = {}
+    for name, path in outputs.items():
+        other = seen.setdefault(path.resolve(), name)
+        if other != name:
+            raise ConfigError(f"The {other} and the {name} would both be written to {path}. Choose two places.")
+    never = {"the settings": values.file, **{f"[data] {k}": values.get("data", k) for k in ("train", "val", "forget")}}
+    for name, path in outputs.items():
+        _require_other(name, path, never, "Choose another place.")
+        if not force:
+            _require_other(name, path, inputs, "Choose another place, or pass --force to overwrite it.")
+        _require_writable(name, path)
+
+
+def _require_other(name: str, path: Path, taken: Mapping[str, Path | str | None], remedy: str) -> None:
+    for what, other in taken.items():
+        if isinstance(other, Path) and other.resolve() == path.resolve():
+            raise ConfigError(f"The {name} would overwrite {what}, {path}. {remedy}")
+
+
+def _require_writable(name: str, path: Path) -> None:
+    folder = path.parent
+    if path.is_dir():
+        raise StoreError(f"Cannot write the {name} to {path}: it is a folder. Name a file.")
+    if not folder.is_dir():
+        raise StoreError(f"Cannot write the {name} to {path}: there is no folder {folder}. Make it first.")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise StoreError(f"Cannot write the {name} to {path}: no permission in {folder}. Choose another place.")
+
+
+def weights_bytes(state: Mapping[str, Tensor]) -> bytes:
+    """A state dict as safetensors, which stores every tensor by itself: tied ones are written out under each name.
+
+    Raises:
+        ModelError: a state dict that holds something else than tensors.
+    """
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise ModelError(f"{name!r} of the model's state is a {type(value).__name__}. Supported: tensors.")
+        tensor = value.detach().cpu().contiguous()
+        shared = tensor.untyped_storage().data_ptr() in storages
+        tensors[name] = tensor.clone() if shared else tensor
+        storages.add(tensors[name].untyped_storage().data_ptr())
+    return safetensors_bytes(tensors, metadata={"format": "pt"})
+
+
+def write_weights(state: Mapping[str, Tensor]) -> Write:
+    """Writes a state dict."""
+    return lambda path: write_atomically(path, weights_bytes(state))
+
+
+def write_text(text: str) -> Write:
+    """Writes a text."""
+    return lambda path: write_atomically(path, text.encode())
+
+
+class Staged:
+    """Files written in full under temporary names beside their targets, to be renamed together.
+
+    A request is finished when its Grams are in place: they carry the fingerprint of the new weights. They are renamed
+    last, so whatever a crash leaves behind is one of two things:
+
+    - before the first rename: everything as it was, and hidden files that nothing reads;
+    - between renames: new weights, but old Grams or none. Those Grams are of another fingerprint, so the next request
+      refuses the pair instead of taking it for a finished one; running the command again repairs it.
+
+    Grams first would be worse: samples would be on record as forgotten while the weights that still know them are in
+    place.
+    """
+
+    def __init__(self) -> None:
+        self._files: list[tuple[Path, Path]] = []
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for temporary, _ in self._files:
+            temporary.unlink(missing_ok=True)
+
+    def add(self, target: Path, write: Write) -> None:
+        """Write one file under a temporary name; StoreError (from ``write``) leaves every target as it was."""
+        temporary = target.with_name(f".{target.name}.{os.getpid()}.staged")
+        self._files.append((temporary, target))
+        write(temporary)
+
+    def place(self) -> list[Path]:
+        """Rename all files to their targets, in the order they were added; returns the targets.
+
+        Raises:
+            StoreError: a rename failed; the message says which files are in place by then.
+        """
+        placed: list[Path] = []
+        for temporary, target in self._files:
+            try:
+                os.replace(temporary, target)
+                _sync(target.parent)
+            except OSError as error:
+                done = f"already in place: {', '.join(map(str, placed))}" if placed else "nothing was changed"
+                raise StoreError(f"Cannot write {target}: {error.strerror} ({done}). Run the command again.") from error
+            placed.append(target)
+        return placed
+
+
+def _sync(folder: Path) -> None:
+    """Make a rename last through a power cut, before the next one is made."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore Ctrl-C for the moment it takes to rename and report: "nothing was changed" would no longer be true."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,77 @@
+"""The record of a request, for JSON and for the table. It holds no sample and no id: only what was done and found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+import unweave
+from unweave.cli.configfile import Values
+from unweave.result import ForgetResult, Look
+from unweave.stopping import Goal
+
+
+def record_of(
+    values: Values, before: str, classes: Sequence[int], result: ForgetResult, written: Sequence[str]
+) -> dict[str, Any]:
+    """Everything there is to say about a request; ``before`` is the fingerprint of the weights it began with."""
+    return {
+        "command": "forget",
+        "ok": result.ok,
+        "stopped": result.stopped,
+        "samples": result.samples,
+        "classes": list(classes),
+        "goal": _goal(result.goal),
+        "final": asdict(result.final),
+        "history": [asdict(look) for look in result.history],
+        "ranks": result.ranks,
+        "warnings": result.warnings,
+        "seconds": result.seconds,
+        "config": result.config.as_dict(),
+        "settings": values.as_dict(),
+        "fingerprints": {"before": before, "after": result.grams.origin.model},
+        "versions": {"unweave": unweave.__version__, "torch": torch.__version__},
+        "written": list(written),
+    }
+
+
+def _goal(goal: Goal) -> dict[str, Any]:
+    """The goal without the margins of single samples, which would say something about each of them."""
+    return {
+        "error": goal.error,
+        "tolerance": goal.tolerance,
+        "at_least": goal.at_least,
+        "mean_margin": goal.mean_margin,
+        "words": goal.words,
+    }
+
+
+def rows_of(result: ForgetResult, written: Sequence[str]) -> dict[str, str]:
+    """The same in a few lines for a person."""
+    first, last, goal = result.history[0], result.final, result.goal
+    bound = "at least " if goal.at_least else ""
+    rows = {
+        "stopped": result.stopped,
+        "samples": str(result.samples),
+        "forget error": f"{first.forget_error:.2f} % → {last.forget_error:.2f} %",
+        "target": f"{bound}{goal.error:.2f} % ({goal.words})",
+        "validation error": _val(first, last),
+    }
+    worst = result.worst_class()
+    if worst is not None:
+        rows["most affected class"] = f"{worst[0]}: {worst[1]:.2f} % → {worst[2]:.2f} % held out"
+    rows["epochs"] = str(len(result.history) - 1)
+    rows["seconds"] = f"{result.seconds:.2f}"
+    if result.warnings:
+        rows["warnings"] = "; ".join(result.warnings)
+    rows["written"] = ", ".join(written) or "nothing"
+    return rows
+
+
+def _val(first: Look, last: Look) -> str:
+    if first.val_error is None or last.val_error is None:
+        return "not watched: no [data] val"
+    return f"{first.val_error:.2f} % → {last.val_error:.2f} %"

@@ -1,0 +1,74 @@
+"""Which samples a request is about: by id, by class, or all of a source."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unweave.batches import Loader
+from unweave.cli.configfile import Values, nearest
+from unweave.cli.data import open_source
+from unweave.cli.ids import read_ids
+from unweave.cli.sources import Source
+from unweave.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The samples to forget, in batches; and their classes, where whole classes are to go."""
+
+    loader: Loader
+    classes: tuple[int, ...] = ()
+
+
+def select(arguments: argparse.Namespace, values: Values) -> Selection:
+    """The samples that ``--ids``, ``--poisoned``, ``--classes`` or ``--all`` names.
+
+    Raises:
+        ConfigError: ``--all`` without ``[data] forget``, or every class at once.
+        DataError: ids or classes that are not there.
+    """
+    key = "forget" if values.get("data", "forget") is not None else "train"
+    if arguments.all and key == "train":
+        raise ConfigError(
+            "--all takes every sample of [data] forget, which is not set. Set it (or pass --forget), or name the "
+            "samples with --ids or --classes."
+        )
+    source = open_source(values, key)
+    if arguments.all:
+        return Selection(source.loader())
+    if arguments.classes is not None:
+        return _whole_classes(source, arguments.classes, all_there=key == "train")
+    ids = Path(arguments.ids if arguments.ids is not None else arguments.poisoned)
+    return Selection(source.only(read_ids(ids, source)))
+
+
+def _whole_classes(source: Source, words: Sequence[str], all_there: bool) -> Selection:
+    """Every sample of some classes; ``all_there``: the source has samples of every class the model knows."""
+    labels = source.labels()
+    present = sorted(set(labels.tolist()))
+    chosen = tuple(sorted({_class(word, source, present) for word in words}))
+    if all_there and len(chosen) == len(present):
+        raise ConfigError(
+            f"--classes names all {len(present)} classes of {source.what}; forgetting every class leaves no model. "
+            "Name fewer."
+        )
+    positions = [position for position, label in enumerate(labels.tolist()) if label in chosen]
+    return Selection(source.only(positions), chosen)
+
+
+def _class(word: str, source: Source, present: list[int]) -> int:
+    names = list(source.class_names or ())
+    if word in names:
+        label = names.index(word)
+    elif word.lstrip("-").isdigit():
+        label = int(word)
+    else:
+        known = names or [str(label) for label in present]
+        raise DataError(f"Unknown class {word!r} in {source.what}.{nearest(word, known)}")
+    if label not in present:
+        there = ", ".join(map(str, present[:30])) + (", …" if len(present) > 30 else "")
+        raise DataError(f"Class {word} has no sample in {source.what}. Supported: {there}.")
+    return label
