@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from unweave.batches import Loader, checked, device_of, logits_of
-from unweave.errors import ConfigError, DataError, LayerError
+from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.grams import LayerGrams, LayerInfo, Origin
-from unweave.layers import Layer, Rows, find_layers, kind_of
+from unweave.layers import Layer, Rows, find_layers, readable_kind
 from unweave.outcomes import ClassProfile, Outcomes, observe, read
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
 
@@ -79,12 +79,12 @@ def stream(
     """One pass over a loader: the Grams without profiles, and the outcome of every sample."""
     if stride not in ("layer", "one"):
         raise ConfigError(f"Invalid stride: {stride!r}. Supported: 'layer', 'one'.")
-    check_model(net)
     found = find_layers(net, layers)
+    check_model(net)
     _check_memory(found)
     sums = {name: GramSum(layer) for name, layer in found.items()}
     outcomes: list[Outcomes] = []
-    total = len(loader) if isinstance(loader, Sized) else None
+    total = _length(loader)
     with at_rest(net), tapped(net, found, sums, unstrided=stride == "one"):
         for done, (inputs, labels) in enumerate(checked(loader, what, device_of(net)), start=1):
             outcomes.append(read(logits_of(net, inputs, labels), labels))
@@ -96,6 +96,14 @@ def stream(
     origin = Origin(fingerprint(net), _dtype_of(net), len(joined), transform, stride)
     infos = {name: sums[name].info() for name in sums}
     return LayerGrams({name: sums[name].result() for name in sums}, infos, origin), joined
+
+
+def _length(loader: Loader) -> int | None:
+    """How many batches there are; None where nobody knows (a DataLoader over a stream has a len that raises)."""
+    try:
+        return len(loader) if isinstance(loader, Sized) else None
+    except TypeError:
+        return None
 
 
 class GramSum:
@@ -116,14 +124,23 @@ class GramSum:
                     f"Layer {self.layer.name!r} ({self.layer.kind.name}): rows of shape {list(chunk.shape)}, expected "
                     f"[{self.layer.groups}, n, {self.layer.d}]. Correct the function it was registered with."
                 )
-            self.rows += chunk.shape[1]
+            self.rows += self.layer.kind.count(chunk)
             for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
                 exact = part.to(self.device, torch.float64)
                 self.gram.baddbmm_(exact.mT, exact)
 
     def result(self) -> Tensor:
-        """The Gram on the CPU, symmetric to the last bit (a product of a matrix with its transpose need not be)."""
+        """The Gram on the CPU, symmetric to the last bit (a product of a matrix with its transpose need not be).
+
+        Raises:
+            ModelError: it is not finite.
+        """
         gram = self.gram.cpu()
+        if not bool(torch.isfinite(gram).all()):
+            raise ModelError(
+                f"Layer {self.layer.name!r} was given NaN or infinite values, though inputs and logits are finite. "
+                "Correct the model, or leave the layer out with layers=."
+            )
         return (gram + gram.mT) / 2
 
     def info(self) -> LayerInfo:
@@ -150,7 +167,7 @@ def tapped(
 
     try:
         for path, module in net.named_modules():
-            kind = kind_of(module)
+            kind = readable_kind(module)
             if kind is not None:
                 used = kind.unstrided if unstrided and kind.unstrided else kind
                 handles.append(module.register_forward_pre_hook(hook_for(path, used), with_kwargs=True))

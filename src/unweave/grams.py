@@ -94,6 +94,15 @@ class LayerGrams(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self._grams)
 
+    def __eq__(self, other: object) -> bool:
+        """Whether sums, shapes and origin are the same to the last bit (profiles aside)."""
+        if not isinstance(other, LayerGrams):
+            return NotImplemented
+        same_record = (self.names, self.layers, self.origin) == (other.names, other.layers, other.origin)
+        return same_record and all(torch.equal(self._grams[name], other._grams[name]) for name in self)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return f"LayerGrams({len(self)} layers, {self.samples} samples, model {self.origin.model[:12]})"
 
@@ -146,7 +155,8 @@ class LayerGrams(Mapping[str, Tensor]):
         layers = {
             name: replace(info, rows=info.rows + sign * other.layers[name].rows) for name, info in self.layers.items()
         }
-        origin = replace(self.origin, samples=self.samples + sign * other.samples)
+        label = self.origin.transform or other.origin.transform
+        origin = replace(self.origin, samples=self.samples + sign * other.samples, transform=label)
         return LayerGrams(grams, layers, origin, self.held_out, self.seen)
 
     def _require_same_origin(self, other: LayerGrams, verb: str) -> None:

@@ -20,9 +20,12 @@ so a change ΔW with ``rows @ ΔW.mT == 0`` leaves the layer's output where it w
 | HF Conv1D        | in-first  | 1             | in                    | an input vector                  |
 | MultiheadAttention | out-first | 3 (q, k, v) | embed                 | a query, key or value vector     |
 
-Your own type needs a function from its input to its rows::
+A subclass is read as its base is, unless it has a ``forward`` of its own, which may do anything to the input or to the
+weight; then it is refused until somebody who knows says how it reads. A type of your own needs a function from its
+input to its rows; a subclass that reads as its base does needs none::
 
     unweave.layers.register(MyLinear, rows=lambda module, x: x.flatten(0, -2))
+    unweave.layers.register(MyConv2d)  # class MyConv2d(nn.Conv2d)
 """
 
 from __future__ import annotations
@@ -30,13 +33,15 @@ from __future__ import annotations
 import copy
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils import parametrize
 
 from unweave.errors import ConfigError, LayerError
 
@@ -60,6 +65,8 @@ class LayerKind:
     weight: str = "weight"
     groups: Callable[[Any], int] = lambda module: 1
     refuse: Callable[[Any], str | None] = lambda module: None
+    count: Callable[[Tensor], int] = lambda chunk: int(chunk.shape[1])
+    """How many rows a chunk [groups, n, d] stands for."""
     unstrided: LayerKind | None = None
     """The same type with its stride ignored, as the paper's code reads convolutions."""
 
@@ -69,7 +76,7 @@ _REGISTRY: dict[type | str, LayerKind] = {}
 
 def register(
     module_type: type | str,
-    rows: Callable[[Any, Tensor], Rows],
+    rows: Callable[[Any, Tensor], Rows] | None = None,
     *,
     layout: str = "out-first",
     weight: str = "weight",
@@ -80,36 +87,70 @@ def register(
 
     Args:
         module_type: the class, or its dotted name when it should not be imported.
-        rows: from the module and its input to the rows its weight sees, [n, d] or [groups, n, d].
+        rows: from the module and its input to the rows its weight sees, [n, d] or [groups, n, d]. None for a subclass
+            of a known type that treats its input and its weight as that type does; the rest is then that type's too.
         layout: ``"out-first"`` or ``"in-first"``; see the module's docstring.
         weight: the name of the parameter.
         groups: from the module to its number of groups.
         refuse: from the module to the reason why this one cannot be handled, or None.
 
     Raises:
-        ConfigError: the layout is unknown.
+        ConfigError: the layout is unknown, or there are neither rows nor a known base.
     """
     if layout not in ("out-first", "in-first"):
         raise ConfigError(f"Invalid layout: {layout!r}. Supported: 'out-first', 'in-first'.")
     name = module_type if isinstance(module_type, str) else module_type.__name__
-    _REGISTRY[module_type] = LayerKind(name, _single_tap(rows), layout, weight, groups, refuse)
+    if rows is not None:
+        _REGISTRY[module_type] = LayerKind(name, _single_tap(rows), layout, weight, groups, refuse)
+        return
+    base = None if isinstance(module_type, str) else _registered_base(module_type)
+    if base is None:
+        raise ConfigError(f"{name} derives from no known type, so nothing says what its rows are. Pass rows=.")
+    _REGISTRY[module_type] = replace(_kind_of_class(base), name=name)
 
 
 def kind_of(module: nn.Module) -> LayerKind | None:
     """The registered kind of a module, looked up along its class hierarchy; None for a type nobody registered."""
-    for cls in type(module).__mro__:
-        kind = _REGISTRY.get(cls) or _REGISTRY.get(f"{cls.__module__}.{cls.__qualname__}")
-        if kind is not None:
-            return kind
-    return None
+    base = _registered_base(type(module))
+    return None if base is None else _kind_of_class(base)
+
+
+def readable_kind(module: nn.Module) -> LayerKind | None:
+    """The kind of a module whose rows can be told from its input: one that runs the forward of the registered class."""
+    return None if _own_forward(module) else kind_of(module)
+
+
+def _registered_base(module_type: type) -> type | None:
+    return next((cls for cls in module_type.__mro__ if cls in _REGISTRY or _dotted(cls) in _REGISTRY), None)
+
+
+def _kind_of_class(cls: type) -> LayerKind:
+    return _REGISTRY[cls] if cls in _REGISTRY else _REGISTRY[_dotted(cls)]
+
+
+def _dotted(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _own_forward(module: nn.Module) -> str | None:
+    """The name of a class below the registered one that replaces its forward, if there is one."""
+    base = _registered_base(type(module))
+    below = itertools.takewhile(lambda cls: cls is not base, type(module).__mro__) if base is not None else ()
+    return next((cls.__name__ for cls in below if "forward" in vars(cls)), None)
 
 
 def _single_tap(rows: Callable[[Any, Tensor], Rows]) -> Callable[..., Iterable[Tap]]:
     def taps(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Tap]:
-        x = args[0] if args else next(iter(kwargs.values()))
+        x = args[0] if args else _first_input(module, kwargs)
         return [("", lambda: rows(module, x))]
 
     return taps
+
+
+def _first_input(module: nn.Module, kwargs: dict[str, Any]) -> Any:
+    """What a forward called by keyword alone got as its first argument; keywords come in any order."""
+    first = list(inspect.signature(type(module).forward).parameters)[1]
+    return kwargs[first] if first in kwargs else next(iter(kwargs.values()))
 
 
 # ---------------------------------------------------------------------------------------------- a model's layers
@@ -119,7 +160,8 @@ def _single_tap(rows: Callable[[Any, Tensor], Rows]) -> Callable[..., Iterable[T
 class Layer:
     """One weight of a model, and every module that uses it.
 
-    ``name`` is the ``named_modules()`` path of the first user; ``owners`` are all the paths whose rows it sees.
+    ``owners`` are the ``named_modules()`` paths of all modules whose rows it sees; ``name`` is the first of them, as it
+    is without ``torch.compile``.
     """
 
     name: str
@@ -156,14 +198,16 @@ def find_layers(model: nn.Module, only: Sequence[str] | int | None = None) -> di
     Raises:
         LayerError: no known layer; an unknown name; a layer that is refused (the message says why and what to do).
     """
-    candidates = {path: m for path, m in model.named_modules() if kind_of(m) is not None}
-    wanted = {id(_movable_weight(path, candidates[path])) for path in select(only, list(candidates))}
+    candidates = {plain_name(path): (path, m) for path, m in model.named_modules() if kind_of(m) is not None}
+    chosen = select(only, _last_users(candidates) if isinstance(only, int) else list(candidates))
+    wanted = {id(_movable_weight(name, candidates[name][1])) for name in chosen}
     layers: dict[int, Layer] = {}
-    for path, module in candidates.items():
-        layer = _describe(path, module)
+    for name, (path, module) in candidates.items():
+        layer = _describe(name, path, module)
         # A module that was not asked for still counts where it shares the weight of one that was.
         if layer is None or id(layer.parameter) not in wanted:
             continue
+        _movable_weight(name, module)
         known = layers.get(id(layer.parameter))
         layers[id(layer.parameter)] = layer if known is None else _merge(known, layer)
     if not layers:
@@ -175,6 +219,23 @@ def find_layers(model: nn.Module, only: Sequence[str] | int | None = None) -> di
     return {layer.name: layer for layer in layers.values()}
 
 
+def plain_name(path: str) -> str:
+    """A path as it is without ``torch.compile``, which wraps a module in another one that holds it as _orig_mod."""
+    return ".".join(part for part in path.split(".") if part != "_orig_mod")
+
+
+def _last_users(candidates: Mapping[str, tuple[str, nn.Module]]) -> list[str]:
+    """Of the names that share a weight only the last, so that the last k layers are k weights."""
+    by_weight: dict[int | str, str] = {}
+    for name, (_, module) in candidates.items():
+        kind = kind_of(module)
+        weight = None if kind is None else module._parameters.get(kind.weight)
+        key = name if weight is None else id(weight)
+        by_weight.pop(key, None)
+        by_weight[key] = name
+    return list(by_weight.values())
+
+
 def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
     """Resolve a ``layers=`` argument against the known names, in their order.
 
@@ -184,14 +245,14 @@ def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
     if only is None:
         return names
     if isinstance(only, int):
-        if only < 1:
+        if only < 1 or isinstance(only, bool):
             raise LayerError(f"Invalid layers={only}: the last k layers need k >= 1.")
         return names[-only:]
     if isinstance(only, str):
         only = [only]
     for name in only:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise LayerError(f"Unknown layer {name!r}.{hint} Known: {', '.join(names)}.")
     if not only:
@@ -204,14 +265,14 @@ def supported() -> list[str]:
     return [kind.name for kind in _REGISTRY.values()]
 
 
-def _describe(path: str, module: nn.Module) -> Layer | None:
+def _describe(name: str, path: str, module: nn.Module) -> Layer | None:
     kind = kind_of(module)
     weight = None if kind is None else module._parameters.get(kind.weight)
     if kind is None or weight is None or isinstance(weight, nn.parameter.UninitializedParameter):
         return None
     groups = kind.groups(module)
-    d = weight.shape[0] // groups if kind.layout == "in-first" else weight[0].numel()
-    return Layer(path, kind, weight, (path,), groups, d)
+    d = weight.shape[0] // groups if kind.layout == "in-first" else weight.shape[1:].numel()
+    return Layer(name, kind, weight, (path,), groups, d)
 
 
 def _merge(known: Layer, other: Layer) -> Layer:
@@ -224,35 +285,53 @@ def _merge(known: Layer, other: Layer) -> Layer:
     return replace(known, owners=known.owners + other.owners)
 
 
-def _movable_weight(path: str, module: nn.Module) -> nn.Parameter:
+def _movable_weight(name: str, module: nn.Module) -> nn.Parameter:
     """The weight of a layer that was asked for, or the reason why it cannot move."""
     kind = kind_of(module)
     assert kind is not None
-    leave_out = "or leave the layer out with layers=, which freezes it"
-    reason = kind.refuse(module)
-    if reason is not None:
-        raise LayerError(f"Layer {path!r} ({kind.name}): {reason}, {leave_out}.")
     weight = module._parameters.get(kind.weight)
-    if weight is None:
-        raise LayerError(
-            f"Layer {path!r} ({kind.name}): {kind.weight!r} is computed from other parameters (weight norm, spectral "
-            "norm or another parametrisation). Make it an ordinary parameter with "
-            f"torch.nn.utils.parametrize.remove_parametrizations(module, {kind.weight!r}), {leave_out}."
-        )
+    reason = kind.refuse(module)
     if isinstance(weight, nn.parameter.UninitializedParameter):
-        raise LayerError(f"Layer {path!r} is lazy and has no weight yet. Run the model once on a batch first.")
+        reason = "it is lazy and has no weight yet. Run the model once on a batch"
+    elif own := _own_forward(module):
+        reason = (
+            f"{own} has a forward of its own, which may change the input or the weight. If it does not, call "
+            f"unweave.layers.register({own}); if it does, pass rows= too"
+        )
+    elif weight is None and reason is None:
+        reason = f"{kind.weight!r} is computed from other parameters. {_remedy_for_computed(module, kind.weight)}"
+    if reason is not None or weight is None:
+        raise LayerError(
+            f"Layer {name!r} ({kind.name}): {reason}, or leave the layer out with layers=, which freezes it."
+        )
     return weight
 
 
+def _remedy_for_computed(module: nn.Module, weight: str) -> str:
+    if parametrize.is_parametrized(module, weight):
+        call = f"torch.nn.utils.parametrize.remove_parametrizations(module, {weight!r})"
+    elif f"{weight}_orig" in module._parameters and f"{weight}_mask" in module._buffers:
+        call = f"torch.nn.utils.prune.remove(module, {weight!r})"
+    elif f"{weight}_orig" in module._parameters:
+        call = f"torch.nn.utils.remove_spectral_norm(module, {weight!r})"
+    else:
+        call = f"torch.nn.utils.remove_weight_norm(module, {weight!r})"
+    return f"Make it an ordinary parameter with {call}"
+
+
 def _check_unknown_users(model: nn.Module, layers: dict[int, Layer]) -> None:
-    """A weight that an unknown module uses too would see rows that nobody counts."""
+    """A weight that is also something else would see rows that nobody counts."""
     for path, parameter in model.named_parameters(remove_duplicate=False):
         layer = layers.get(id(parameter))
-        owner = path.rpartition(".")[0]
-        if layer is not None and owner not in layer.owners and kind_of(model.get_submodule(owner)) is None:
+        if layer is None:
+            continue
+        owner_path, _, attribute = path.rpartition(".")
+        owner = model.get_submodule(owner_path)
+        kind = kind_of(owner)
+        if kind is None or kind.weight != attribute:
             raise LayerError(
-                f"Layer {layer.name!r}: its weight is also {path!r}, in a {type(model.get_submodule(owner)).__name__} "
-                "whose inputs cannot be read. Register that type with unweave.layers.register(), or leave "
+                f"Layer {layer.name!r}: its weight is also {path!r}, in a {type(owner).__name__} whose inputs cannot "
+                "be read. Register that type with unweave.layers.register(), or leave "
                 f"{layer.name!r} out with layers=."
             )
 
@@ -324,7 +403,8 @@ def _conv_transpose_rows(module: Any, x: Tensor) -> Tensor:
     axes = len(module.kernel_size)
     x = x if x.dim() == axes + 2 else x.unsqueeze(0)
     pixels = x.unflatten(1, (module.groups, -1)).flatten(3)  # [N, groups, in/groups, pixels]
-    return pixels.permute(1, 0, 3, 2).reshape(module.groups, -1, pixels.shape[2])
+    rows: Tensor = pixels.permute(1, 0, 3, 2).reshape(module.groups, -1, pixels.shape[2])
+    return rows
 
 
 def _embedding_rows(module: Any, ids: Tensor) -> Iterator[Tensor]:
@@ -365,7 +445,7 @@ def _attention_taps(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def _refuse_attention(module: Any) -> str | None:
     if module.in_proj_weight is None:
-        return "kdim or vdim differ from embed_dim, so its projections are three weights of different widths"
+        return "its projections are three weights of different widths. Use one without kdim= and vdim="
     return None
 
 
@@ -379,6 +459,9 @@ def _register_builtin() -> None:
         groups=lambda module: int(module.num_embeddings),
         refuse=_refuse_embedding,
     )
+    # One row of value √n stands for n rows of 1.
+    tally = replace(_REGISTRY[nn.Embedding], count=lambda chunk: round(chunk.square().sum().item()))
+    _REGISTRY[nn.Embedding] = tally
     for conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         unstrided = _single_tap(lambda module, x: _conv_rows(module, x, strided=False))
         register(conv, _conv_rows, groups=lambda module: int(module.groups))

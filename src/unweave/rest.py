@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -33,52 +34,95 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 @contextmanager
 def at_rest(model: nn.Module, gradients: bool = False) -> Iterator[nn.Module]:
-    """Run the model in eval mode, exactly and eagerly; on the way out its flags and buffers are what they were.
+    """Run the model in eval mode, exactly and eagerly; on the way out its flags, buffers and attributes are as before.
 
     Fused paths that skip the modules' own forward (and so their hooks) are off inside, as are TF32 and compiled code.
     """
-    training = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.detach().clone()) for buffer in model.buffers()]
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(gradients))
         stack.enter_context(_exact_arithmetic())
         stack.enter_context(torch.compiler.set_stance("force_eager"))
-        try:
-            model.eval()
-            yield model
-        finally:
-            for module, flag in training:
-                module.training = flag
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
+        stack.enter_context(_restored(model))
+        model.eval()
+        yield model
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    """Put back whatever a forward pass may change: attributes, buffers, and weights that renormalise themselves."""
+    attributes = [(vars(module), dict(vars(module))) for module in model.modules()]
+    attributes += [(module._buffers, dict(module._buffers)) for module in model.modules()]
+    changing = list(model.buffers())
+    for module in model.modules():
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+            changing.append(module.weight)
+    values = [(tensor, tensor.detach().clone()) for tensor in changing]
+    try:
+        yield
+    finally:
+        for now, before in attributes:
+            now.clear()
+            now.update(before)
+        with torch.no_grad():
+            for tensor, value in values:
+                tensor.copy_(value)
 
 
 @contextmanager
 def _exact_arithmetic() -> Iterator[None]:
-    fastpath = torch.backends.mha.get_fastpath_enabled()
-    cudnn = torch.backends.cudnn
-    before = (cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32)
+    """Full float32 precision, deterministic algorithms, and no fused attention; all settings are put back."""
+    fastpath, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn
+    deterministic, benchmark = cudnn.deterministic, cudnn.benchmark
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = False, True, False
-        torch.backends.cuda.matmul.allow_tf32 = False
-        yield
+        cudnn.deterministic, cudnn.benchmark = True, False
+        with _full_precision():
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
-        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark, torch.backends.cuda.matmul.allow_tf32 = before
+        cudnn.deterministic, cudnn.benchmark = deterministic, benchmark
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """No TF32 and no bfloat16 inside float32 products.
+
+    PyTorch has two sets of switches for this, and reading the old one raises once somebody has used the new one. So
+    the new ones are always set, and the old ones, which a model's forward may read, where they can be read now.
+    """
+    backends: Any = torch.backends
+    switches = [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
+    switches += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
+    before = [switch.fp32_precision for switch in switches]
+    try:
+        old = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
+    except RuntimeError:
+        old = None
+    try:
+        if old is not None:
+            backends.cudnn.allow_tf32 = False
+            torch.set_float32_matmul_precision("highest")
+        for switch in switches:
+            switch.fp32_precision = "ieee"
+        yield
+    finally:
+        if old is not None:
+            backends.cudnn.allow_tf32 = old[0]
+            torch.set_float32_matmul_precision(old[1])
+        for switch, value in zip(switches, before, strict=True):
+            switch.fp32_precision = value
 
 
 def check_model(model: nn.Module) -> None:
     """Refuse a model whose outputs could not be trusted.
 
     Raises:
-        ModelError: weights that are not finite, or batch norm without running statistics (its outputs depend on which
-            samples happen to share a batch).
+        ModelError: weights that are not finite or not there yet, or batch norm without running statistics (its outputs
+            depend on which samples happen to share a batch).
     """
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
-        if isinstance(value, nn.parameter.UninitializedParameter):
-            continue
+        if nn.parameter.is_lazy(value):
+            raise ModelError(f"{name!r} of the model is lazy and has no values yet. Run the model once on a batch.")
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise ModelError(f"{name!r} of the model holds NaN or infinite values. Load weights that are finite.")
     for name, module in model.named_modules():
@@ -104,11 +148,11 @@ def duplicate(model: nn.Module) -> nn.Module:
 
 
 def fingerprint(model: nn.Module) -> str:
-    """SHA-256 over the names, shapes, dtypes and bytes of all parameters and buffers."""
+    """SHA-256 over the names, shapes, dtypes and bytes of all parameters and buffers, compiled or not."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         if isinstance(value, Tensor):
-            digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode())
+            digest.update(f"{name.replace('_orig_mod.', '')}{tuple(value.shape)}{value.dtype}".encode())
             digest.update(bytes_of(value))
     return digest.hexdigest()
 

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+from unweave import layers
+
+# No deadline: the first example of a test pays for imports and for PyTorch's warm-up. Derandomised: a failure repeats.
+settings.register_profile("unweave", deadline=None, max_examples=40, derandomize=True, database=None)
+settings.load_profile("unweave")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_randomness() -> Iterator[None]:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        yield
+
+
+@pytest.fixture
+def registry() -> Iterator[None]:
+    """Whatever a test registers is gone afterwards."""
+    before = dict(layers._REGISTRY)
+    yield
+    layers._REGISTRY.clear()
+    layers._REGISTRY.update(before)
