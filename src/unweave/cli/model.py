@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,7 +100,8 @@ def _require_match(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Te
     remedy = "Name the factory, [model.arguments] and weights that belong together."
     if missing:
         first, shape = missing[0], _shape(own[missing[0]])
-        extra = f"; it has {unexpected[0]!r} {_shape(state[unexpected[0]])} instead" if unexpected else ""
+        near = difflib.get_close_matches(first, unexpected, n=1, cutoff=0.0)
+        extra = f"; it has {near[0]!r} {_shape(state[near[0]])} instead" if near else ""
         raise MismatchError(f"{path} has no {first!r}, which the model has as {shape}{extra} ({counts}). {remedy}")
     if unexpected:
         first, shape = unexpected[0], _shape(state[unexpected[0]])

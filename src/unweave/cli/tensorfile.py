@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 from safetensors import SafetensorError
@@ -22,18 +22,23 @@ def read_tensors(path: Path, remedy: str) -> Any:
             code; there is no way to load it all the same.
     """
     try:
-        if path.suffix == ".safetensors":
-            return parse_safetensors(path.read_bytes())
-        with warnings.catch_warnings():  # what torch has to say about odd pickles is in the error below
-            warnings.simplefilter("ignore")
-            return torch.load(path, map_location="cpu", weights_only=True)
+        file = open(path, "rb")  # noqa: SIM115 - closed below; an error from here on is one of its content
     except OSError as error:
         raise StoreError(f"Cannot read {path}: {error.strerror}. {remedy}") from error
-    except pickle.UnpicklingError as error:
-        raise StoreError(
-            f"{path} was not loaded: it is no file of tensors, or holds other Python objects besides, which could run "
-            f"code. {remedy}"
-        ) from error
-    except (SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        raise StoreError(f"{path} is damaged or not a file of tensors ({reason}). {remedy}") from error
+    with file:
+        try:
+            return parse_safetensors(file.read()) if path.suffix == ".safetensors" else _unpickled(file)
+        except pickle.UnpicklingError as error:
+            raise StoreError(
+                f"{path} was not loaded: it is no file of tensors, or holds other Python objects besides, which could "
+                f"run code. {remedy}"
+            ) from error
+        except (SafetensorError, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
+            reason = str(error).partition("\n")[0] or type(error).__name__
+            raise StoreError(f"{path} is damaged or not a file of tensors ({reason}). {remedy}") from error
+
+
+def _unpickled(file: BinaryIO) -> Any:
+    with warnings.catch_warnings():  # what torch has to say about odd pickles is in its error
+        warnings.simplefilter("ignore")
+        return torch.load(file, map_location="cpu", weights_only=True)

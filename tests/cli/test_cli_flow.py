@@ -1,0 +1,196 @@
+"""The whole way from ``init`` to a new model, on each kind of request."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from toy_project import CLASSES, POISONED, Cli, Toy, build, files
+
+import unweave
+from unweave.rest import fingerprint
+
+
+def errors(weights: Path, x: np.ndarray, y: np.ndarray, width: int = 64) -> float:
+    """Percent wrong of the toy network with the weights of a file."""
+    net = build(width)
+    state = load_file(weights)
+    net[3] = torch.nn.Linear(width, len(state["3.weight"]))
+    net.load_state_dict(state)
+    with torch.no_grad():
+        logits = net(torch.from_numpy(x).permute(0, 3, 1, 2).float() / 255)
+    return 100 * float((logits.argmax(1) != torch.from_numpy(y)).float().mean())
+
+
+def test_init_fit_forget(here: Path, toy: Toy, cli: Cli) -> None:
+    (here / "my_project").mkdir()
+    (here / "my_project" / "model.py").write_text(
+        "from torch import nn\n"
+        "def build(): return nn.Sequential(nn.Flatten(), nn.Linear(192, 64), nn.ReLU(), nn.Linear(64, 4))\n"
+    )
+    save_file(toy.weights, here / "model.safetensors")
+    np.savez(here / "train.npz", inputs=toy.x, labels=toy.y)
+    np.savez(here / "val.npz", inputs=toy.val_x, labels=toy.val_y)
+    chosen = np.arange(20, 44)
+    (here / "ids.txt").write_text("# a request\n\n" + "\n".join(f"{i}  # from a letter" for i in chosen))
+
+    assert cli("init").code == 0
+    fit = cli("fit")
+    assert fit.code == 0, fit.err
+    assert "240" in fit.out
+    assert fit.err == ""
+    done = cli("forget", "--ids", "ids.txt")
+    assert done.code == 0, done.err
+    assert done.err == ""
+    assert "done" in done.out
+    assert "forgotten.safetensors" in done.out
+
+    before, after = here / "model.safetensors", here / "forgotten.safetensors"
+    record = json.loads((here / "forgotten.json").read_text())
+    assert errors(before, toy.x[chosen], toy.y[chosen]) == 0
+    assert errors(after, toy.x[chosen], toy.y[chosen]) == pytest.approx(record["final"]["forget_error"])
+    assert errors(after, toy.val_x, toy.val_y) == pytest.approx(record["final"]["val_error"])
+    assert abs(record["final"]["forget_error"] - record["goal"]["error"]) <= record["goal"]["tolerance"]
+    assert record["final"]["forget_error"] > 0
+
+
+def test_what_is_written_belongs_together(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    record = json.loads((fitted / "forgotten.json").read_text())
+    grams = unweave.LayerGrams.load(fitted / "forgotten.grams.safetensors")
+    net = build()
+    net.load_state_dict(load_file(fitted / "model.safetensors"))
+    assert record["fingerprints"]["before"] == fingerprint(net)
+    net.load_state_dict(load_file(fitted / "forgotten.safetensors"))
+    assert record["fingerprints"]["after"] == fingerprint(net) == grams.origin.model
+    assert grams.samples == 240 - 24
+    assert record["samples"] == 24
+    assert record["ok"] is True
+    assert record["versions"] == {"unweave": unweave.__version__, "torch": torch.__version__}
+    assert record["history"][0]["loss"] is None, "NaN is no JSON"
+    assert set(record["ranks"]) == {"1", "3"}
+    assert record["config"]["stop"] == "held-out"
+    assert record["settings"]["model"]["factory"] == "toy_net:build"
+    assert "margins" not in record["goal"]
+
+
+def test_the_command_does_what_the_library_does(fitted: Path, toy: Toy, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt", "--seed", 5).code == 0
+    net = build()
+    net.load_state_dict(toy.weights)
+    x, y = torch.from_numpy(toy.x).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(toy.y)
+    val = torch.from_numpy(toy.val_x).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(toy.val_y)
+    grams = unweave.LayerGrams.load(fitted / "grams.safetensors")
+    config = unweave.ForgetConfig(seed=5)
+    result = unweave.forget(net, [(x[20:44], y[20:44])], grams, val=[val], config=config)
+    for name, value in load_file(fitted / "forgotten.safetensors").items():
+        torch.testing.assert_close(value, result.model.state_dict()[name])
+
+
+def test_classes_with_drop_on_images(images: Path, toy: Toy, cli: Cli) -> None:
+    folders = ("--train", "train_images", "--val", "val_images")
+    fit = cli("fit", *folders, "--json")
+    assert fit.code == 0, fit.err
+    assert fit.record["class_names"] == list(CLASSES)
+    done = cli("forget", "--classes", "2", "--drop", *folders)
+    assert done.code == 0, done.err
+    record = json.loads((images / "forgotten.json").read_text())
+    assert record["classes"] == [2]
+    assert record["samples"] == int((toy.y == 2).sum())
+    assert record["config"]["task"] == "classes"
+    assert errors(images / "forgotten.safetensors", toy.x[toy.y == 2], toy.y[toy.y == 2]) >= 70
+
+    assert json.loads((images / "forgotten.labels.json").read_text()) == {"0": 0, "1": 1, "3": 2}
+    whole, smaller = (load_file(images / f"forgotten{part}.safetensors") for part in ("", ".dropped"))
+    torch.testing.assert_close(smaller["3.weight"], whole["3.weight"][[0, 1, 3]], rtol=0, atol=0)
+    torch.testing.assert_close(smaller["3.bias"], whole["3.bias"][[0, 1, 3]], rtol=0, atol=0)
+    kept = toy.val_y != 2
+    new_labels = np.array([0, 1, -1, 2])[toy.val_y[kept]]
+    assert errors(images / "forgotten.dropped.safetensors", toy.val_x[kept], new_labels) < 20
+
+
+def test_classes_by_name(images: Path, cli: Cli) -> None:
+    folders = ("--train", "train_images", "--val", "val_images")
+    assert cli("fit", *folders).code == 0
+    done = cli("forget", "--classes", "dog", *folders, "--json")
+    assert done.code == 0, done.err
+    assert done.record["classes"] == [3]
+
+
+def test_poisoned(fitted: Path, toy: Toy, cli: Cli) -> None:
+    np.save(fitted / "bad.npy", np.arange(POISONED))
+    wrong, right = toy.y[:POISONED], (toy.y[:POISONED] - 1) % 4
+    assert errors(fitted / "model.safetensors", toy.x[:POISONED], wrong) < 20
+    done = cli("forget", "--poisoned", "bad.npy", "--json")
+    assert done.code == 0, done.err
+    assert done.record["config"]["task"] == "poison"
+    assert errors(fitted / "forgotten.safetensors", toy.x[:POISONED], wrong) > 50
+    assert errors(fitted / "forgotten.safetensors", toy.x[:POISONED], right) < 100
+
+
+def test_all_of_a_source_of_its_own(fitted: Path, toy: Toy, cli: Cli) -> None:
+    torch.save({"x": torch.from_numpy(toy.x[20:44]), "y": torch.from_numpy(toy.y[20:44])}, fitted / "gone.pt")
+    (fitted / "train.npz").unlink()
+    done = cli("forget", "--all", "--forget", "gone.pt", "--val=", "--train=", "--json")
+    assert done.code == 0, done.err
+    assert done.record["samples"] == 24
+    assert done.record["final"]["val_error"] is None
+
+
+def test_the_same_request_again(fitted: Path, cli: Cli) -> None:
+    """From the same start it gives the same; from where the first one ended it is refused."""
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    first = (fitted / "forgotten.safetensors").read_bytes()
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    assert (fitted / "forgotten.safetensors").read_bytes() == first
+    there = files(fitted)
+    chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "2.safetensors")
+    again = cli("forget", "--ids", "ids.txt", *chained)
+    assert again.code == 1
+    assert "carried out before" in again.err
+    assert files(fitted) == there
+
+
+def test_the_next_request_starts_from_the_last(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "2.safetensors")
+    done = cli("forget", "--ids", "more.txt", *chained, "--json")
+    assert done.code == 0, done.err
+    assert (
+        done.record["fingerprints"]["before"]
+        == json.loads((fitted / "forgotten.json").read_text())["fingerprints"]["after"]
+    )
+    assert unweave.LayerGrams.load(fitted / "2.grams.safetensors").samples == 240 - 24 - 20
+
+
+def test_not_reached_writes_nothing(fitted: Path, cli: Cli) -> None:
+    there = files(fitted)
+    missed = cli("forget", "--ids", "ids.txt", "--epochs", 1, "--lr", 1e-9)
+    assert missed.code == 3
+    assert "NOT DONE" in missed.out
+    assert "Nothing was written" in missed.err
+    assert files(fitted) == there
+
+
+def test_keep_anyway(fitted: Path, cli: Cli) -> None:
+    missed = cli("forget", "--ids", "ids.txt", "--epochs", 1, "--lr", 1e-9, "--keep-anyway", "--json")
+    assert missed.code == 3
+    assert missed.record["ok"] is False
+    assert "written all the same" in missed.err
+    assert {"forgotten.safetensors", "forgotten.grams.safetensors", "forgotten.json"} <= files(fitted)
+    assert json.loads((fitted / "forgotten.json").read_text())["ok"] is False
+
+
+def test_preset(fitted: Path, cli: Cli) -> None:
+    done = cli("forget", "--ids", "ids.txt", "--preset", "allcnn-cifar10", "--epochs", 3, "--json")
+    assert done.code in (0, 3), done.err
+    config = done.record["config"]
+    assert (config["objective"], config["lr"], config["rank_rule"], config["epochs"]) == ("paper", 0.1, "le", 3)
+    unknown = cli("forget", "--ids", "ids.txt", "--preset", "allcnn")
+    assert unknown.code == 1
+    assert "allcnn-cifar10" in unknown.err

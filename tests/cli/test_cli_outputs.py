@@ -1,0 +1,149 @@
+"""The files of a request: what they must not overwrite, and that they appear all at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_project import TOML, Cli, files
+
+from unweave.cli.outputs import Staged, uninterrupted, write_text
+from unweave.errors import StoreError
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--out", "model.safetensors"], ["overwrite [model] weights", "--force"]),
+        (["--out", "./sub/../model.safetensors"], ["overwrite [model] weights"]),
+        (["--out", "link.safetensors"], ["overwrite [model] weights"]),
+        (["--grams-out", "grams.safetensors"], ["overwrite [fit] grams", "--force"]),
+        (["--out", "grams.safetensors"], ["overwrite [fit] grams"]),
+        (["--result", "unweave.toml"], ["overwrite the settings"]),
+        (["--result", "unweave.toml", "--force"], ["overwrite the settings"]),
+        (["--result", "train.npz", "--force"], ["overwrite [data] train"]),
+        (["--out", "a.safetensors", "--grams-out", "a.safetensors"], ["both be written to a.safetensors"]),
+        (["--out", "nowhere/a.safetensors"], ["no folder nowhere"]),
+        (["--out", "folder.safetensors"], ["is a folder"]),
+        (["--out", "model.safetensors/a.safetensors"], ["no folder"]),
+        (["--out", "new.pt"], ["ends in .safetensors"]),
+    ],
+)
+def test_places_that_are_refused(fitted: Path, cli: Cli, flags: list[str], words: list[str]) -> None:
+    (fitted / "sub").mkdir()
+    (fitted / "folder.safetensors").mkdir()
+    (fitted / "link.safetensors").symlink_to("model.safetensors")
+    before = {name: (fitted / name).read_bytes() for name in files(fitted)}
+    failed = cli("forget", "--ids", "ids.txt", *flags)
+    assert failed.code == 1
+    for word in words:
+        assert word in failed.err
+    assert {name: (fitted / name).read_bytes() for name in files(fitted)} == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_no_permission(fitted: Path, cli: Cli) -> None:
+    (fitted / "locked").mkdir(mode=0o500)
+    assert "no permission" in cli("forget", "--ids", "ids.txt", "--out", "locked/a.safetensors").err
+
+
+def test_no_permission_as_anybody(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *args: False)
+    failed = cli("forget", "--ids", "ids.txt")
+    assert failed.code == 1
+    assert "no permission" in failed.err
+
+
+def test_fit_does_not_overwrite_the_weights(project: Path, cli: Cli) -> None:
+    before = (project / "model.safetensors").read_bytes()
+    refused = cli("fit", "--grams", "model.safetensors")
+    assert refused.code == 1
+    assert "overwrite [model] weights" in refused.err
+    assert (project / "model.safetensors").read_bytes() == before
+
+
+def test_force_forgets_in_place(fitted: Path, cli: Cli) -> None:
+    before = (fitted / "model.safetensors").read_bytes()
+    in_place = ("--out", "model.safetensors", "--grams-out", "grams.safetensors", "--force")
+    assert cli("forget", "--ids", "ids.txt", *in_place).code == 0
+    assert (fitted / "model.safetensors").read_bytes() != before
+    (fitted / "more.txt").write_text("100\n101\n102\n103\n")
+    assert cli("forget", "--ids", "more.txt", *in_place).code in (0, 3), "the pair belongs together"
+
+
+def test_a_crash_between_the_renames_is_noticed(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgetting in place, the Grams are renamed last; without them the next request is refused."""
+    replace, renamed = os.replace, []
+
+    def crash(source: Any, target: Any) -> None:
+        if str(source).endswith(".staged"):
+            renamed.append(Path(target).name)
+            if Path(target).name == "grams.safetensors":
+                raise RuntimeError("power cut")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", crash)
+    in_place = ("--out", "model.safetensors", "--grams-out", "grams.safetensors", "--force")
+    with pytest.raises(RuntimeError, match="power cut"):
+        cli("forget", "--ids", "ids.txt", *in_place)
+    assert renamed == ["model.safetensors", "model.json", "grams.safetensors"]
+    monkeypatch.setattr(os, "replace", replace)
+    again = cli("forget", "--ids", "ids.txt", *in_place)
+    assert again.code == 1
+    assert "These Grams belong to model" in again.err
+
+
+@pytest.mark.parametrize("failing", ["a", "b"])
+def test_a_file_that_cannot_be_staged_changes_nothing(tmp_path: Path, failing: str) -> None:
+    def fail(path: Path) -> None:
+        path.write_text("half of it")
+        raise StoreError("disk full")
+
+    def stage() -> None:
+        with Staged() as staged:
+            staged.add(tmp_path / "a", fail if failing == "a" else write_text("new"))
+            staged.add(tmp_path / "b", fail)
+
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(StoreError, match="disk full"):
+        stage()
+    assert files(tmp_path) == {"a"}
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_a_rename_that_fails_says_what_is_in_place(tmp_path: Path) -> None:
+    with Staged() as staged:
+        staged.add(tmp_path / "a", write_text("new"))
+        staged.add(tmp_path / "b", write_text("new"))
+        (tmp_path / "b").mkdir()
+        with pytest.raises(StoreError, match=r"already in place: .*/a\b"):
+            staged.place()
+    assert files(tmp_path) == {"a"}
+
+
+def test_ctrl_c_waits_for_the_renames() -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with uninterrupted():
+        os.kill(os.getpid(), signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_new_weights_with_old_grams_are_refused(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    mixed = cli("forget", "--ids", "ids.txt", "--weights", "forgotten.safetensors", "--out", "2.safetensors")
+    assert mixed.code == 1
+    assert "These Grams belong to model" in mixed.err
+
+
+def test_outputs_have_places_of_their_own(fitted: Path, cli: Cli) -> None:
+    (fitted / "unweave.toml").write_text(
+        TOML + '[forget]\nout = "o.safetensors"\ngrams_out = "g.safetensors"\nresult = "r.json"\n'
+    )
+    done = cli("forget", "--ids", "ids.txt", "--json")
+    assert done.record["written"] == ["o.safetensors", "r.json", "g.safetensors"]
+    assert {"o.safetensors", "g.safetensors", "r.json"} <= files(fitted)
