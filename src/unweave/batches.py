@@ -38,7 +38,7 @@ def tensors_of(inputs: Inputs) -> Iterator[Tensor]:
     if isinstance(inputs, Tensor):
         yield inputs
     elif isinstance(inputs, Mapping):
-        for key in inputs:
+        for key in sorted(inputs, key=str):
             yield from tensors_of(inputs[key])
     elif isinstance(inputs, (tuple, list)):
         for value in inputs:
@@ -66,10 +66,15 @@ def checked(loader: Loader, what: str, device: torch.device | None = None) -> It
 
 def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        got = f"{type(batch).__name__} of {len(batch)}" if hasattr(batch, "__len__") else type(batch).__name__
+        got = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, (tuple, list)) else type(batch).__name__
         raise DataError(f"Invalid {where}: {got}. Supported: a pair (inputs, labels).")
     inputs, labels = batch
-    labels = torch.as_tensor(labels)
+    try:
+        labels = torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(
+            f"Invalid labels in {where}: {type(labels).__name__} ({error}). Supported: integer class indices [N]."
+        ) from error
     if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
         raise DataError(
             f"Invalid labels in {where}: {labels.dtype} of shape {list(labels.shape)}. Supported: integer class "
@@ -186,6 +191,7 @@ class Samples:
             for row in zip(*columns, strict=True):
                 sample = hashlib.sha256(b"unweave.request")
                 for value in row:
+                    sample.update(f"{tuple(value.shape)}{value.dtype}".encode())
                     sample.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
                 parts.append(sample.digest())
         return hashlib.sha256(b"".join(sorted(parts))).hexdigest()

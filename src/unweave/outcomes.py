@@ -117,7 +117,7 @@ class ClassProfile:
             own = outcomes.where(outcomes.labels == c)
             rows.append(
                 (
-                    torch.tensor(float(len(own))),
+                    torch.tensor(len(own)),
                     own.wrong.double().mean(),
                     own.loss.mean(),
                     torch.quantile(own.margin, levels) if len(own) else nothing,

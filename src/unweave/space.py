@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -130,10 +131,12 @@ class CoreSpace:
             )
         if name in self.frozen:
             return torch.zeros_like(grad)
-        matrix = layer.info.as_matrix(grad)
-        factor, is_core = self._factor(name, grad.dtype, grad.device)
+        # Half precision would leave a hundredth of the core part behind.
+        exact = grad.float() if grad.dtype in (torch.bfloat16, torch.half) else grad
+        matrix = layer.info.as_matrix(exact)
+        factor, is_core = self._factor(name, exact.dtype, grad.device)
         part = (matrix @ factor) @ factor.mT
-        return layer.info.from_matrix(matrix - part if is_core else part)
+        return layer.info.from_matrix(matrix - part if is_core else part).to(grad.dtype)
 
     def _factor(self, name: str, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
         """M or N, whichever has fewer columns, in the gradient's dtype; and whether it is M."""
@@ -158,7 +161,7 @@ def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
     else:
         values = dict.fromkeys(names, gamma)
     for name, value in values.items():
-        if not (isinstance(value, (int, float)) and 0 < value <= 1):
+        if isinstance(value, bool) or not (isinstance(value, Real) and 0 < value <= 1):
             raise ConfigError(f"Invalid gamma for {name!r}: {value!r}. Supported: a number in (0, 1].")
     return {name: float(value) for name, value in values.items()}
 
