@@ -12,6 +12,7 @@ from toy_project import CLASSES, Cli, Toy, build
 
 import unweave
 from unweave.cli.arrays import channels_first
+from unweave.cli.images import Preprocessing, image_source
 
 FUNCTIONS = """
 import numpy as np, torch
@@ -125,6 +126,20 @@ def test_an_image_folder_is_the_same_data(images: Path, cli: Cli, expected: unwe
     fit = cli("fit", "--train", "train_images", "--val", "val_images")
     assert fit.code == 0, fit.err
     require_equal(images / "grams.safetensors", expected)
+
+
+def test_positions_in_a_folder_go_by_class_and_then_by_name(images: Path) -> None:
+    names = ["dog", "cat", "bee", "ant"]
+    source = image_source("[data] train", images / "train_images", 16, Preprocessing(), names)
+    paths = [p.relative_to(images / "train_images") for p in (images / "train_images").rglob("*.png")]
+    in_order = sorted(paths, key=lambda p: (names.index(p.parts[0]), p.name))
+    assert source.names == [p.as_posix() for p in in_order]
+    assert source.labels().tolist() == [names.index(p.parts[0]) for p in in_order]
+    with Image.open(images / "train_images" / in_order[100]) as image:
+        pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).float() / 255
+    ((inputs, labels),) = source.only([100])
+    assert torch.equal(inputs[0], pixels)
+    assert labels.tolist() == [names.index(in_order[100].parts[0])]
 
 
 def test_file_names_as_ids(images: Path, cli: Cli, toy: Toy) -> None:

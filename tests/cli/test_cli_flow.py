@@ -121,6 +121,22 @@ def test_classes_by_name(images: Path, cli: Cli) -> None:
     assert done.record["classes"] == [3]
 
 
+def test_a_model_without_classes_to_drop_is_refused_before_the_work(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (project / "conv_net.py").write_text(
+        "from torch import nn\ndef build(): return nn.Sequential(nn.Conv2d(3, 4, 8), nn.Flatten())\n"
+    )
+    weights = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8), torch.nn.Flatten()).state_dict()
+    save_file(weights, project / "conv.safetensors")
+    conv = ("--factory", "conv_net:build", "--weights", "conv.safetensors")
+    assert cli("fit", *conv).code == 0
+    monkeypatch.setattr(unweave, "forget", lambda *args, **kwargs: pytest.fail("the work began"))
+    refused = cli("forget", "--classes", "1", "--drop", *conv)
+    assert refused.code == 1
+    assert "nn.Linear" in refused.err
+
+
 def test_poisoned(fitted: Path, toy: Toy, cli: Cli) -> None:
     np.save(fitted / "bad.npy", np.arange(POISONED))
     wrong, right = toy.y[:POISONED], (toy.y[:POISONED] - 1) % 4

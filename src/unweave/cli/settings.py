@@ -193,7 +193,8 @@ FORGET_CONFIG = (
     _forget("shuffle", kinds.SWITCH, "shuffle the forget set in every epoch", "true"),
     _forget("dropout", kinds.SWITCH, "leave dropout on while unlearning", "false"),
     _forget("idle_first_epoch", kinds.SWITCH, "let the schedule run one epoch ahead", "false"),
-    _forget("trust", kinds.INTEGER, "poison: directions of the last linear layer that may be rescaled", "400"),
+    _forget("trust", kinds.INTEGER, "poison: at most so many directions of the last linear layer are rescaled", "400"),
+    _forget("trust_share", kinds.NUMBER, "poison: and at most this share of them", "0.5"),
 )
 
 SETTINGS: tuple[Setting, ...] = (*MODEL, *DATA, *FIT, *FORGET_FILES, *FORGET_CONFIG)

@@ -127,16 +127,6 @@ class DatasetSource:
         return DataLoader(dataset, self._batch_size, shuffle=False, collate_fn=self._collate)
 
 
-class Unsized:
-    """A loader without ``len()``: that of a DataLoader is there but fails where its data set has none."""
-
-    def __init__(self, batches: Iterable[Any]) -> None:
-        self._batches = batches
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._batches)
-
-
 class StreamSource:
     """Anything else that yields batches; positions count its samples in the order they come."""
 
@@ -145,8 +135,7 @@ class StreamSource:
     size = None
 
     def __init__(self, what: str, batches: Iterable[Any]) -> None:
-        self.what = what
-        self._batches: Loader = Unsized(batches) if isinstance(batches, DataLoader) else batches
+        self.what, self._batches = what, batches
 
     def loader(self) -> Loader:
         return self._batches
