@@ -39,7 +39,8 @@ def sums_of(module: nn.Module, *calls: Any, layers: Any = None) -> dict[str, Any
     """The GramSums of a bare module after some calls, each a tuple of arguments or a dict of keyword arguments."""
     found = find_layers(module, layers)
     sums = {name: fit_module.GramSum(layer) for name, layer in found.items()}
-    with at_rest(module), fit_module.tapped(module, found, sums):
+    sinks = {owner: fit_module.Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
+    with at_rest(module), fit_module.tapped(module, sinks):
         for call in calls:
             module(**call) if isinstance(call, dict) else module(*call)
     return sums

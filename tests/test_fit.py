@@ -132,6 +132,7 @@ def old_switches():
     reads = (lambda: backends.cuda.matmul.allow_tf32, lambda: backends.cudnn.allow_tf32)
     return [readable(read) for read in (*reads, torch.get_float32_matmul_precision)]
 
+torch.compiler.set_stance("default")  # imports what every child needs
 for setting in sys.argv[1:]:
     if os.fork() == 0:
         exec(setting)
@@ -140,8 +141,8 @@ for setting in sys.argv[1:]:
             assert {switch.fp32_precision for switch in switches} == {"ieee"}, setting
             assert True not in old_switches(), setting
         assert ([switch.fp32_precision for switch in switches], old_switches()) == before, setting
-        print("right")
-        sys.exit(0)
+        print("right", flush=True)
+        os._exit(0)
     os.wait()
 """
 
@@ -195,6 +196,46 @@ def test_a_float32_model_can_subtract_a_forget_set_in_other_batches() -> None:
     assert_same_grams(retain, unweave.fit(net, in_batches(x[7:].float(), labels[7:], 5)), 1e-5)
 
 
+class Positional(nn.Module):
+    """Embeds positions that no sample brings along, as most text models do; with or without an axis for the batch."""
+
+    def __init__(self, leading: tuple[int, ...]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.words, self.places, self.head = nn.Embedding(11, 8), nn.Embedding(4, 8), nn.Linear(8, 3)
+        self.leading = leading
+        self.double()
+
+    def forward(self, ids: Tensor) -> Tensor:
+        positions = torch.arange(ids.shape[1]).reshape(*self.leading, -1)
+        return self.head((self.words(ids) + self.places(positions)).mean(1))
+
+
+@pytest.mark.parametrize("leading", [(), (1,)])
+@pytest.mark.parametrize("size", [1, 2, 4, 12])
+def test_rows_that_no_sample_brings_along_count_once_for_every_sample(leading: tuple[int, ...], size: int) -> None:
+    """Also where the batch happens to be as large as the number of positions, 4."""
+    net, (ids, labels) = Positional(leading), sentences(12)
+    grams = unweave.fit(net, in_batches(ids, labels, size))
+    assert grams["places"].flatten().tolist() == pytest.approx([12.0] * 4)
+    assert grams.layers["places"].rows == 12 * 4
+    retained = grams - unweave.fit(net, in_batches(ids[:10], labels[:10], 3))
+    assert retained["places"].flatten().tolist() == pytest.approx([2.0] * 4)
+
+
+def test_a_layer_that_sees_rows_of_samples_and_of_batches_is_refused_by_name() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.table = nn.Linear(3, 3), torch.ones(1, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x) + self.inner(self.table)
+
+    with pytest.raises(LayerError, match=r"'inner' sees 3 rows with two copies .* and 5 with four.*layers="):
+        unweave.fit(Mixed(), in_batches(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), 2))
+
+
 def test_a_batch_of_one_is_a_batch() -> None:
     grams = unweave.fit(small_cnn(), in_batches(*images(3), 2))  # the last batch holds one sample
     assert grams.samples == 3
@@ -206,9 +247,9 @@ def test_the_rows_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     sizes: list[int] = []
 
     class Recording(fit_module.GramSum):
-        def add(self, rows: Any) -> None:
+        def add(self, rows: Any, times: int = 1) -> None:
             rows = [rows] if isinstance(rows, Tensor) else rows
-            super().add(self._noted(chunk) for chunk in rows)
+            super().add((self._noted(chunk) for chunk in rows), times)
 
         def _noted(self, chunk: Tensor) -> Tensor:
             sizes.append(chunk.numel())

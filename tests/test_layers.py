@@ -506,6 +506,13 @@ def test_a_subclass_with_a_forward_of_its_own_is_refused_until_it_is_registered(
     assert gap(layer_grams(net, (x,))["0"], gram_of_rows(oracles.conv_rows(net[0], x))) < EXACT
 
 
+def test_a_layer_that_shares_its_weight_with_one_that_is_refused_is_refused() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 2, 2), Standardised(2, 2, 2))
+    net[1].weight = net[0].weight
+    with pytest.raises(LayerError, match=r"'1'.*Standardised has a forward of its own"):
+        find_layers(net, ["0"])
+
+
 def test_attention_with_a_forward_of_its_own_does_not_break_a_fit_that_leaves_it_out() -> None:
     class SelfAttention(nn.MultiheadAttention):
         def forward(self, x: Tensor) -> Tensor:

@@ -1,19 +1,25 @@
-"""fit(): stream a data set through a model once and add up what each weight sees."""
+"""fit(): stream a data set through a model once and add up what each weight sees.
+
+Most weights see rows of each sample. Some see the same rows whatever the samples are, once a batch: the embedding of
+positions 0, 1, 2 … is the classic. Such rows are added once for every sample of the batch, as if each had brought them
+along; else the sums would depend on the batching, and subtracting a few batches would leave nothing of them.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Loader, checked, device_of, logits_of
+from unweave.batches import Inputs, Loader, checked, device_of, logits_of, map_tensors, run
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.grams import LayerGrams, LayerInfo, Origin
-from unweave.layers import Layer, Rows, find_layers, readable_kind
+from unweave.layers import Layer, Rows, find_layers, plain_name, readable_kind
 from unweave.outcomes import ClassProfile, Outcomes, observe, read
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
 
@@ -83,10 +89,16 @@ def stream(
     check_model(net)
     _check_memory(found)
     sums = {name: GramSum(layer) for name, layer in found.items()}
+    sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
     total = _length(loader)
-    with at_rest(net), tapped(net, found, sums, unstrided=stride == "one"):
+    with at_rest(net), ExitStack() as hooks:
         for done, (inputs, labels) in enumerate(checked(loader, what, device_of(net)), start=1):
+            if done == 1:
+                constant = _constant_owners(net, found, inputs)
+                hooks.enter_context(tapped(net, sinks, unstrided=stride == "one"))
+            for owner in constant:
+                sinks[owner].times = len(labels)
             outcomes.append(read(logits_of(net, inputs, labels), labels))
             if done == 1:
                 _check_fired(sums, found)
@@ -116,18 +128,12 @@ class GramSum:
         self.device = layer.parameter.device if layer.parameter.device.type != "mps" else torch.device("cpu")
         self.gram = torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
 
-    def add(self, rows: Rows) -> None:
-        for chunk in [rows] if isinstance(rows, Tensor) else rows:
-            chunk = chunk if chunk.dim() == 3 else chunk.unsqueeze(0)
-            if chunk.shape[0] != self.layer.groups or chunk.shape[2] != self.layer.d:
-                raise LayerError(
-                    f"Layer {self.layer.name!r} ({self.layer.kind.name}): rows of shape {list(chunk.shape)}, expected "
-                    f"[{self.layer.groups}, n, {self.layer.d}]. Correct the function it was registered with."
-                )
-            self.rows += self.layer.kind.count(chunk)
+    def add(self, rows: Rows, times: int = 1) -> None:
+        for chunk in _chunks_for(self.layer, rows):
+            self.rows += times * self.layer.kind.count(chunk)
             for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
                 exact = part.to(self.device, torch.float64)
-                self.gram.baddbmm_(exact.mT, exact)
+                self.gram.baddbmm_(exact.mT, exact, alpha=times)
 
     def result(self) -> Tensor:
         """The Gram on the CPU, symmetric to the last bit (a product of a matrix with its transpose need not be).
@@ -148,20 +154,61 @@ class GramSum:
         return LayerInfo(layer.kind.name, layer.kind.layout, layer.groups, layer.d, layer.weight_shape, self.rows)
 
 
+def _chunks_for(layer: Layer, rows: Rows) -> Iterator[Tensor]:
+    """Rows as chunks [groups, n, d], checked.
+
+    Raises:
+        LayerError: they do not fit the weight.
+    """
+    for chunk in [rows] if isinstance(rows, Tensor) else rows:
+        chunk = chunk if chunk.dim() == 3 else chunk.unsqueeze(0)
+        if chunk.shape[0] != layer.groups or chunk.shape[2] != layer.d:
+            raise LayerError(
+                f"Layer {layer.name!r} ({layer.kind.name}): rows of shape {list(chunk.shape)}, expected "
+                f"[{layer.groups}, n, {layer.d}]. Correct the function it was registered with."
+            )
+        yield chunk
+
+
+@dataclass
+class Sink:
+    """Where the rows of one module go, and how many times each counts in the present batch."""
+
+    total: GramSum
+    times: int = 1
+
+    def add(self, rows: Rows) -> None:
+        self.total.add(rows, self.times)
+
+
+@dataclass
+class RowCount:
+    """Counts the rows of one module."""
+
+    layer: Layer
+    rows: int = 0
+
+    def add(self, rows: Rows) -> None:
+        self.rows += sum(self.layer.kind.count(chunk) for chunk in _chunks_for(self.layer, rows))
+
+
 @contextmanager
-def tapped(
-    net: nn.Module, layers: dict[str, Layer], sums: dict[str, GramSum], unstrided: bool = False
-) -> Iterator[None]:
-    """Hook every module of a known type so that its rows reach the sums; the hooks are gone on the way out."""
-    by_owner = {owner: sums[layer.name] for layer in layers.values() for owner in layer.owners}
+def tapped(net: nn.Module, sinks: Mapping[str, Sink | RowCount], unstrided: bool = False) -> Iterator[None]:
+    """Hook every module of a known type so that its rows reach the sinks; the hooks are gone on the way out.
+
+    Args:
+        net: the model.
+        sinks: where rows go, by the ``named_modules()`` path of the module whose weight sees them.
+        unstrided: read strided convolutions at every pixel.
+    """
     handles = []
 
     def hook_for(path: str, kind: Any) -> Callable[..., None]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             for child, rows in kind.taps(module, args, kwargs):
-                total = by_owner.get(f"{path}.{child}".strip("."))
-                if total is not None:
-                    total.add(rows())
+                sink = sinks.get(f"{path}.{child}".strip("."))
+                if sink is not None:
+                    sink.add(rows())
 
         return hook
 
@@ -175,6 +222,29 @@ def tapped(
     finally:
         for handle in handles:
             handle.remove()
+
+
+def _constant_owners(net: nn.Module, layers: Mapping[str, Layer], inputs: Inputs) -> set[str]:
+    """The modules that see the same rows however many samples a batch has, found with copies of one sample.
+
+    Raises:
+        LayerError: a module whose rows neither stay the same nor double with the samples.
+    """
+    few, many = _rows_with_copies(net, layers, inputs, 2), _rows_with_copies(net, layers, inputs, 4)
+    for owner in few:
+        if many[owner] not in (few[owner], 2 * few[owner]):
+            raise LayerError(
+                f"Layer {plain_name(owner)!r} sees {few[owner]} rows with two copies of a sample and {many[owner]} "
+                "with four, so what one sample adds is unknown. Leave the layer out with layers=."
+            )
+    return {owner for owner in few if few[owner] == many[owner] > 0}
+
+
+def _rows_with_copies(net: nn.Module, layers: Mapping[str, Layer], inputs: Inputs, copies: int) -> dict[str, int]:
+    counts = {owner: RowCount(layer) for layer in layers.values() for owner in layer.owners}
+    with tapped(net, counts):
+        run(net, map_tensors(inputs, lambda t: t[:1].repeat(copies, *[1] * (t.dim() - 1))))
+    return {owner: count.rows for owner, count in counts.items()}
 
 
 def _check_fired(sums: dict[str, GramSum], layers: dict[str, Layer]) -> None:
