@@ -245,10 +245,21 @@ def test_embedding_counts_its_ids(ids: list[list[int]], padded: bool) -> None:
     x = torch.tensor(ids)
     counts = [sum(row.count(i) for row in ids) for i in range(7)]
     sums = sums_of(embedding, (x,))[""]
-    assert gap(sums.result(), torch.tensor(counts).double().reshape(7, 1, 1)) < EXACT
+    assert sums.result().flatten().tolist() == counts  # whole numbers, without rounding
     assert sums.rows == x.numel()
     one_hot = torch.stack([(x.reshape(-1) == i).double() for i in range(7)])[:, :, None]
     assert_hidden_change_leaves_output(embedding, one_hot, lambda: embedding(x), "")
+
+
+def test_an_id_that_only_forgotten_samples_had_is_left_with_exactly_nothing() -> None:
+    net = _Mean(nn.Embedding(5, 2).double())
+    ids = torch.cat([torch.full((700, 3), 4), torch.randint(4, (300, 3))])
+    labels = torch.arange(1000) % 2
+    full = unweave.fit(net, in_batches(ids, labels, 999))
+    retained = full - unweave.fit(net, in_batches(ids[:700], labels[:700], 6))
+    assert retained["inner"][4].item() == 0
+    assert retained["inner"].sum().item() == 900
+    assert unweave.CoreSpace.from_grams(retained, 0.9).ranks["inner"] == [1, 1, 1, 1, 0]
 
 
 def test_an_id_that_never_occurs_is_free_to_move() -> None:

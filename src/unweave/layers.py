@@ -408,9 +408,17 @@ def _conv_transpose_rows(module: Any, x: Tensor) -> Tensor:
 
 
 def _embedding_rows(module: Any, ids: Tensor) -> Iterator[Tensor]:
-    """Each id is a group of its own with d = 1; a row of value sqrt(count) stands for that many ones."""
-    counts = torch.bincount(ids.reshape(-1), minlength=module.num_embeddings).double()
-    yield counts.sqrt().reshape(-1, 1, 1)
+    """Each id is a group of its own with d = 1, and its Gram is how often it occurs.
+
+    A row of value 2^k stands for 4^k ones: a count is written in base 4, so that its Gram is a whole number without
+    rounding, and an id that only forgotten samples had is left with exactly 0.
+    """
+    counts = torch.bincount(ids.reshape(-1), minlength=module.num_embeddings)
+    rows = torch.arange(3, device=ids.device)
+    power = 1.0
+    while bool(counts.any()):
+        yield power * (rows < counts[:, None] % 4).float().unsqueeze(2)
+        counts, power = counts // 4, 2 * power
 
 
 def _refuse_embedding(module: Any) -> str | None:
@@ -459,8 +467,7 @@ def _register_builtin() -> None:
         groups=lambda module: int(module.num_embeddings),
         refuse=_refuse_embedding,
     )
-    # One row of value √n stands for n rows of 1.
-    tally = replace(_REGISTRY[nn.Embedding], count=lambda chunk: round(chunk.square().sum().item()))
+    tally = replace(_REGISTRY[nn.Embedding], count=lambda chunk: round(chunk.double().square().sum().item()))
     _REGISTRY[nn.Embedding] = tally
     for conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         unstrided = _single_tap(lambda module, x: _conv_rows(module, x, strided=False))
