@@ -291,7 +291,6 @@ def test_every_sample_is_counted_and_on_record() -> None:
     assert [grams.layers[name].rows for name in grams] == [7 * 25, 7 * 9, 7]
     assert [grams[name].shape for name in grams] == [(18, 18), (2, 27, 27), (72, 72)]
     assert grams["0"].dtype == torch.float64
-    assert grams.seen.count.tolist() == [3, 2, 2]
     assert grams.held_out is None
 
 
@@ -373,7 +372,7 @@ def test_nothing_that_is_kept_is_as_long_as_the_data() -> None:
     """29 samples of 3 classes; 29 is no dimension of this model, nor the number of quantiles."""
     grams = unweave.fit(small_cnn(), in_batches(*images(31), 4), val=in_batches(*images(29, seed=5), 6))
     kept = [grams.grouped(name) for name in grams]
-    kept += [*vars(grams.held_out).values(), *vars(grams.seen).values()]
+    kept += vars(grams.held_out).values()
     assert not {29, 31} & {size for tensor in kept for size in tensor.shape}
     assert {tensor.shape for tensor in vars(grams.held_out).values()} == {(3,), (3, LEVELS)}
 

@@ -133,21 +133,14 @@ def test_a_rank_between_two_kept_quantiles_is_interpolated(profile: ClassProfile
 def test_ranks_beyond_the_ends_are_the_ends(profile: ClassProfile) -> None:
     got = profile.margin_at(torch.tensor([1, 1]), torch.tensor([-0.5, 1.5]))
     assert got.tolist() == [profile.margin[1, 0], profile.margin[1, -1]]
-    assert profile.rank_of(torch.tensor([1, 1]), torch.tensor([-1e9, 1e9])).tolist() == [0, 1]
 
 
-def test_the_rank_of_a_margin_undoes_the_margin_at_a_rank(profile: ClassProfile) -> None:
-    labels, ranks = torch.arange(4).repeat(5), torch.linspace(0, 1, 20).double()
-    torch.testing.assert_close(profile.rank_of(labels, profile.margin_at(labels, ranks)), ranks)
-
-
-def test_a_class_with_one_sample_has_a_rank_and_a_margin() -> None:
+def test_a_class_with_one_sample_has_a_margin_at_every_rank() -> None:
     one = ClassProfile.of(read(LOGITS[:4], TRUTH[:4]))
     assert one.margin_at(torch.tensor([2]), torch.tensor([0.3])).item() == one.margin[2, 0]
-    assert one.rank_of(torch.tensor([2, 2]), one.margin[2, 0] + torch.tensor([-1.0, 1.0])).tolist() == [0, 1]
 
 
-@pytest.mark.parametrize("ask", ["expected_error", "margin_at", "rank_of"])
+@pytest.mark.parametrize("ask", ["expected_error", "margin_at"])
 def test_a_class_that_was_not_held_out_is_refused_by_name(ask: str) -> None:
     profile = ClassProfile.of(read(LOGITS, TRUTH).where(TRUTH % 2 == 0))
     more = () if ask == "expected_error" else (torch.tensor([0.5, 0.5, 0.5]),)

@@ -55,7 +55,6 @@ def test_float64_comes_back_bit_for_bit(grams: LayerGrams, saved: Path) -> None:
     loaded = LayerGrams.load(saved)
     assert loaded == grams
     assert same_bits(loaded.held_out, grams.held_out)
-    assert same_bits(loaded.seen, grams.seen)
 
 
 def test_embeddings_attention_and_requests_come_back(tmp_path: Path) -> None:
@@ -93,12 +92,6 @@ def test_only_the_upper_triangle_is_stored(grams: LayerGrams, saved: Path) -> No
     assert {name: tuple(t.shape) for name, t in stored.items() if name.startswith("gram.")} == expected
     numbers = sum(t.numel() for t in stored.values())
     assert saved.stat().st_size < 8 * numbers + 4096
-
-
-def test_one_profile_for_both_purposes_can_be_saved(grams: LayerGrams, tmp_path: Path) -> None:
-    twin = LayerGrams({n: grams.grouped(n) for n in grams}, grams.layers, grams.origin, grams.seen, grams.seen)
-    twin.save(tmp_path / "g")
-    assert same_bits(LayerGrams.load(tmp_path / "g").held_out, grams.seen)
 
 
 def test_a_diagonal_a_little_below_zero_is_no_damage(tmp_path: Path) -> None:
@@ -219,8 +212,11 @@ def test_values_that_are_not_finite_are_refused_by_the_layer_s_name(saved: Path,
 
 
 def test_a_profile_of_the_wrong_shape_is_refused(saved: Path) -> None:
-    forge(saved, lambda header, tensors: tensors.update({"seen.margin": tensors["seen.margin"][:, :7].contiguous()}))
-    with pytest.raises(StoreError, match=r"seen\.margin is missing or has the wrong shape"):
+    forge(
+        saved,
+        lambda header, tensors: tensors.update({"held_out.margin": tensors["held_out.margin"][:, :7].contiguous()}),
+    )
+    with pytest.raises(StoreError, match=r"held_out\.margin is missing or has the wrong shape"):
         LayerGrams.load(saved)
 
 

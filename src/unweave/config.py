@@ -10,7 +10,7 @@ from unweave.space import ENERGIES, NEGATIVE, RANK_RULES, Gamma
 
 TASKS = ("samples", "classes", "poison")
 OBJECTIVES = ("match", "paper")
-STOPS = ("held-out", "ranked", "paper", "chance", "poison", "epochs")
+STOPS = ("held-out", "paper", "chance", "poison", "epochs")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class ForgetConfig:
     """At most this many passes over the forget set."""
     batch_size: int = 128
     stop: str | None = None
-    """Where to stop: "held-out" (samples), "ranked", "chance" (classes), "poison", "paper" or "epochs"."""
+    """Where to stop: "held-out" (samples), "chance" (classes), "poison", "paper" or "epochs"."""
     layers: Sequence[str] | int | None = None
     """Move only these layers, or only the last k; the others are frozen."""
     seed: int = 0
@@ -52,7 +52,9 @@ class ForgetConfig:
     idle_first_epoch: bool = False
     """Let the schedule run one epoch ahead, as the authors' code does (its epoch 0 only evaluates)."""
     trust: int = 400
-    """De-poisoning: how many of the weakest core directions of the last linear layer may be rescaled (0: none)."""
+    """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
+    trust_share: float = 0.5
+    """… and at most this share of them: rescaling the strongest ones too ruins the clean samples."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
 
@@ -64,7 +66,7 @@ class ForgetConfig:
         for name, known in {"objective": OBJECTIVES, "stop": STOPS}.items():
             if getattr(self, name) not in (None, *known):
                 raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: {', '.join(known)}.")
-        for name in ("lr", "lr_end", "eps", "max_damage"):
+        for name in ("lr", "lr_end", "eps", "max_damage", "trust_share"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
@@ -81,6 +83,11 @@ class ForgetConfig:
             raise ConfigError(
                 f"objective='match' aims at held-out samples of the same class, which task={self.task!r} must not "
                 "resemble. Use objective='paper'."
+            )
+
+        if self.objective == "match" and self.stop not in (None, "held-out"):
+            raise ConfigError(
+                f"objective='match' stops at held-out behaviour, not at stop={self.stop!r}. Leave stop out."
             )
 
     def resolved(self) -> ForgetConfig:

@@ -120,7 +120,7 @@ class Descent:
         if self.rule == "adam":
             steps = self._precondition(steps)
         elif relative:
-            length = torch.stack([s.double().norm() for s in steps.values()]).norm().item()
+            length = torch.stack([steps[name].double().norm() for name in self.weights]).norm().item()
             factor = size / length if length > 0 else 0.0
         for name, step in steps.items():
             self._move(name, moving[name], -factor * (TRUST_LR if name not in self.weights else 1.0) * step)

@@ -61,16 +61,14 @@ def fit(
         LayerError: a layer that cannot be handled, or that did not run on the first batch.
     """
     net = unwrap(model)
-    grams, seen = stream(net, loader, "training", layers, transform, stride, progress)
-    if len(seen) < 2:
+    grams, outcomes = stream(net, loader, "training", layers, transform, stride, progress)
+    if len(outcomes) < 2:
         raise DataError("The training loader holds one sample. A training set has at least two.")
     held_out = None
     if val is not None:
         with at_rest(net):
             held_out = ClassProfile.of(observe(net, checked(val, "validation", device_of(net))))
-    return LayerGrams(
-        {name: grams.grouped(name) for name in grams}, grams.layers, grams.origin, held_out, ClassProfile.of(seen)
-    )
+    return LayerGrams({name: grams.grouped(name) for name in grams}, grams.layers, grams.origin, held_out)
 
 
 def stream(

@@ -83,7 +83,7 @@ def forget(
     if held_out is None and val is not None:
         with at_rest(original):
             held_out = ClassProfile.of(observe(original, checked(val, "validation", device)))
-    goal = choose_goal(config, before, held_out, grams.seen)
+    goal = choose_goal(config, before, held_out)
 
     net = duplicate(original)
     descent = _descent(net, space, config)
@@ -154,5 +154,6 @@ def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig) -> Descent:
     name = last_linear(space) if config.task == "poison" and config.trust else None
     if name is None:
         return Descent(net, weights, space, rule)
-    region = TrustRegion(name, weights[name], space.layers[name], config.trust)
-    return Descent(net, weights, space, rule, region, f"{name}.{layers[name].kind.weight}")
+    region = TrustRegion(name, weights[name], space.layers[name], config.trust, config.trust_share)
+    path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
+    return Descent(net, weights, space, rule, region, path)

@@ -66,8 +66,8 @@ class Origin:
 class LayerGrams(Mapping[str, Tensor]):
     """Per layer a Gram matrix, with a record of what it was made from. Immutable; ``+`` and ``-`` give new ones.
 
-    ``grams[name]`` is float64 [d, d], or [groups, d, d]. ``held_out`` and ``seen`` are aggregates per class of the
-    outputs on the validation and on the training samples (None where there were none).
+    ``grams[name]`` is float64 [d, d], or [groups, d, d]. ``held_out`` are aggregates per class of the outputs on
+    validation samples, or None where there were none.
     """
 
     def __init__(
@@ -76,13 +76,11 @@ class LayerGrams(Mapping[str, Tensor]):
         layers: Mapping[str, LayerInfo],
         origin: Origin,
         held_out: ClassProfile | None = None,
-        seen: ClassProfile | None = None,
     ) -> None:
         self._grams = dict(grams)
         self.layers = dict(layers)
         self.origin = origin
         self.held_out = held_out
-        self.seen = seen
 
     def __getitem__(self, name: str) -> Tensor:
         gram = self._grams[name]
@@ -157,7 +155,7 @@ class LayerGrams(Mapping[str, Tensor]):
         }
         label = self.origin.transform or other.origin.transform
         origin = replace(self.origin, samples=self.samples + sign * other.samples, transform=label)
-        return LayerGrams(grams, layers, origin, self.held_out, self.seen)
+        return LayerGrams(grams, layers, origin, self.held_out)
 
     def _require_same_origin(self, other: LayerGrams, verb: str) -> None:
         if list(self) != list(other):
@@ -205,14 +203,13 @@ class LayerGrams(Mapping[str, Tensor]):
             {name: self.layers[name] for name in names},
             self.origin,
             self.held_out,
-            self.seen,
         )
 
     def belonging_to(self, model: str, *, forgotten: str | None = None, held_out: ClassProfile | None) -> LayerGrams:
         """The same sums on record as those of another model: the one that came out of a request."""
         requests = self.origin.forgotten + ((forgotten,) if forgotten else ())
         origin = replace(self.origin, model=model, forgotten=requests)
-        return LayerGrams(self._grams, self.layers, origin, held_out, self.seen)
+        return LayerGrams(self._grams, self.layers, origin, held_out)
 
     def save(self, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:
         """Write to a safetensors file, atomically; see :mod:`unweave.store`."""

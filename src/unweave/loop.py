@@ -29,8 +29,16 @@ FIRST_MOVE = 0.1
 """… and takes the first step that brings an epoch this share of the way."""
 MAX_RUINS = 5
 """How often a ruin is undone and retried at half the step before the request gives up."""
+LEAST_STEP = 1e-3
+"""A step shrunk to this share of the first one brings nothing any more."""
+PATIENCE = 3
+"""De-poisoning stops after this many looks in a row with a worse validation error than the best …"""
+SAME_VAL = 0.5
+"""… where this many points are no difference."""
 CALM = 0.98
 """Matching has settled down when an epoch leaves more than this share of the distance; then the step shrinks."""
+SETTLED = 0.1
+"""… and is done when this share of the first distance is left: a retrained model varies by more than that."""
 LANDING_STEPS = 16
 """Bisections between two looks; each halves the segment."""
 
@@ -75,6 +83,7 @@ class Request:
         self.history: list[Look] = []
         self.warnings: list[str] = []
         self.size = 0.0
+        self._first_size = 0.0
         self._order = torch.Generator().manual_seed(config.seed)
         self._began = time.perf_counter()
         self._aim = goal
@@ -91,6 +100,7 @@ class Request:
             words = f"Already there: the forget error is {self._versus(start)}; nothing was changed."
             return Ending(words, ok=True), start.look
         self.size = self.config.lr or self._choose_size(start)
+        self._first_size = self.size
         if self.size == 0.0:
             return Ending(self._nowhere_to_go(), ok=False), start.look
         if self.config.objective == "match":
@@ -108,7 +118,7 @@ class Request:
 
     def _match(self, start: Seen) -> tuple[Ending, Seen]:
         """Descend until the margins have settled at their targets, then land the error."""
-        best, now, first_size = start, start, self.size
+        best, now = start, start
         for _ in range(self.config.epochs):
             after = self._advance(now)
             if after is None:
@@ -118,7 +128,7 @@ class Request:
             best = self._better(best, now)
             if self.config.lr is None and settled:
                 self.size /= 2
-            if now.look.distance < 0.02 * start.look.distance or self.size < first_size / 32:
+            if now.look.distance < SETTLED * start.look.distance or self.size < self._first_size / 32:
                 break
         if self.goal.reached(now.look.forget_error):
             return self._landed(now), now
@@ -128,7 +138,7 @@ class Request:
         """Margins fit but the error is off by some samples: move all targets a little until the error crosses."""
         sign = -1.0 if self.goal.gap(now.look.forget_error) < 0 else 1.0
         shift = max(0.25 * now.look.distance, 0.02)
-        self.size = max(self.size, self.history[1].lr / 8) if len(self.history) > 1 else self.size
+        self.size = max(self.size, self._first_size / 8)
         for _ in range(12):
             self._aim = self.goal.shifted(sign * shift)
             after = self._advance(now)
@@ -150,7 +160,7 @@ class Request:
             if after is None:
                 return self._give_up(best)
             jump = after.look.forget_error - now.look.forget_error
-            if self.config.lr is None and jump > far and self.size > 1e-9:
+            if self.config.lr is None and jump > far:
                 self._undo(now, 0.5)
                 continue
             best = self._better(best, after)
@@ -162,28 +172,27 @@ class Request:
         return self._not_reached(best), best
 
     def _run_on(self, start: Seen) -> tuple[Ending, Seen]:
-        """Run to the end, or while the validation error gets better once the target is reached.
-
-        Kept are the weights with the least validation error among those at the target (without ``val=``, or with
-        ``stop="epochs"``, the last ones).
-        """
-        patient = self.config.stop == "poison"
-        best, now, waiting = start, start, 0
+        """Run all epochs and keep the last weights; for poison, stop when going on costs more than it brings."""
+        now, there = start, list[Seen]()
         for _ in range(self.config.epochs):
             after = self._advance(now)
             if after is None:
-                return self._give_up(best)
+                return self._give_up(self._choose(there) or now)
             if self.config.lr is None and now.look.distance - after.look.distance < 0.03 * start.look.distance:
                 self.size *= 1.2
             now = after
-            was_there = self.goal.reached(best.look.forget_error)
-            there = self.goal.reached(now.look.forget_error)
-            improved = _val(now) < _val(best) if was_there and patient else (there or not was_there)
-            best = now if improved and there >= was_there else best
-            waiting = 0 if improved or not there else waiting + 1
-            if patient and there and (self.val is None or waiting >= 5):
-                break
-        return (self._landed(best) if self.goal.reached(best.look.forget_error) else self._not_reached(best)), best
+            if self.config.stop == "poison" and self.goal.reached(now.look.forget_error):
+                there.append(now)
+                worse = [seen for seen in there[-PATIENCE:] if _val(seen) > _least_val(there) + SAME_VAL]
+                if self.val is None or len(worse) == PATIENCE or now.look.forget_error == 100:
+                    break
+        last = self._choose(there) or now
+        return (self._landed(last) if self.goal.reached(last.look.forget_error) else self._not_reached(last)), last
+
+    def _choose(self, there: list[Seen]) -> Seen | None:
+        """Of the looks at the target, the latest whose validation error is as good as the best."""
+        good = [seen for seen in there if _val(seen) <= _least_val(there) + SAME_VAL]
+        return good[-1] if good else None
 
     def _papers_rule(self, start: Seen) -> tuple[Ending, Seen]:
         """Stop when the forget error exceeds the validation error of the same moment; keep the nearer of two looks."""
@@ -212,6 +221,8 @@ class Request:
     def _advance(self, now: Seen) -> Seen | None:
         """One epoch; a ruin is undone and tried again at half the step. None when that was of no use."""
         for _ in range(MAX_RUINS):
+            if self.size < LEAST_STEP * self._first_size:
+                return None
             report = self._epoch()
             after = self.look(self.history[-1].epoch + 1, report)
             if after is not None and not self._collapsed(after.look):
@@ -223,6 +234,9 @@ class Request:
         return None
 
     def _undo(self, now: Seen, shrink: float) -> None:
+        """Back to a look, which is then the last one, with a smaller step from there."""
+        while self.history[-1].epoch > now.look.epoch:
+            self.history.pop()
         self.descent.restore(now.state)
         self.descent.reset_moments()
         self.size *= shrink
@@ -362,6 +376,10 @@ class Request:
         )
         why = "the retained data uses every direction of these layers" if full else "no step brought it nearer"
         return f"Nothing was changed: {why}. Lower gamma, or let more layers move."
+
+
+def _least_val(looks: list[Seen]) -> float:
+    return min(map(_val, looks))
 
 
 def _val(seen: Seen) -> float:

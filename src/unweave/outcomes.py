@@ -144,20 +144,6 @@ class ClassProfile:
         below, above = table.gather(1, low[:, None]), table.gather(1, low[:, None] + 1)
         return (below + (position - low)[:, None] * (above - below)).squeeze(1)
 
-    def rank_of(self, labels: Tensor, margins: Tensor) -> Tensor:
-        """Where each margin stands among those of its class, in [0, 1]: the inverse of :meth:`margin_at`; [N]."""
-        self.require(labels)
-        ranks = torch.empty(len(labels), dtype=torch.float64)
-        for i, (c, m) in enumerate(zip(labels.tolist(), margins.tolist(), strict=True)):
-            table = self.margin[c]
-            after = int(torch.searchsorted(table, m))
-            if after == 0 or after == LEVELS:
-                ranks[i] = float(after > 0)
-            else:
-                low, high = table[after - 1].item(), table[after].item()
-                ranks[i] = (after - 1 + (m - low) / (high - low)) / (LEVELS - 1)
-        return ranks
-
     def require(self, labels: Tensor) -> None:
         """Raise unless every one of these labels' classes has held-out samples."""
         missing = sorted({int(c) for c in labels.unique()} - {int(c) for c in self.count.nonzero()})

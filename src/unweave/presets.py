@@ -73,6 +73,7 @@ PRESETS: dict[str, ForgetConfig] = {
             rank_rule="lt",
             dropout=True,
             stop="epochs",
+            trust_share=1.0,
         ),
         "lr: 0.05 to 0.01 in the paper, 0.1 to 0.05 in the code",
         "entropy: over all classes in the paper, without the poisoned one in the code and here",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from unweave.config import ForgetConfig
-from unweave.errors import ConfigError, DataError
+from unweave.errors import DataError
 from unweave.outcomes import ClassProfile, Outcomes
 
 LANDING_POINTS = 0.5
@@ -68,14 +68,11 @@ class Goal:
         return self if self.margins is None else replace(self, margins=self.margins + by)
 
 
-def choose_goal(
-    config: ForgetConfig, before: Outcomes, held_out: ClassProfile | None, seen: ClassProfile | None
-) -> Goal:
+def choose_goal(config: ForgetConfig, before: Outcomes, held_out: ClassProfile | None) -> Goal:
     """The goal of a request, from the original model's outcomes on the forget set and on held-out data.
 
     Raises:
         DataError: neither ``val=`` nor aggregates in the Grams to aim at, or none for one of the classes.
-        ConfigError: ``stop="ranked"`` with Grams that kept no training profile.
     """
     tolerance = max(LANDING_POINTS, 100.0 / len(before))
     chance = 100.0 * (1 - 1 / before.classes)
@@ -88,12 +85,6 @@ def choose_goal(
         )
     ranks = _ranks_within(before)
     error, words = held_out.expected_error(before.labels), "the held-out error of its classes"
-    if config.stop == "ranked":
-        if seen is None:
-            raise ConfigError("stop='ranked' needs Grams that hold the training profile: fit them with unweave.fit().")
-        ranks = seen.rank_of(before.labels, before.margin)
-        error = 100.0 * (ranks < held_out.error[before.labels]).double().mean().item()
-        words = "the held-out error of its classes at its samples' ranks"
     margins = held_out.margin_at(before.labels, ranks)
     kept = margins if config.objective == "match" else None
     return Goal(error, tolerance, margins.mean().item(), words, margins=kept)

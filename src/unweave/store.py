@@ -32,7 +32,7 @@ from unweave.rest import bytes_of
 
 FORMAT = "unweave.grams"
 VERSION = 1
-PROFILES = ("held_out", "seen")
+PROFILE = "held_out"
 
 
 def save_grams(grams: LayerGrams, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:
@@ -50,11 +50,8 @@ def save_grams(grams: LayerGrams, path: str | PathLike[str], dtype: torch.dtype 
     if dtype not in (torch.float64, torch.float32):
         raise ConfigError(f"Invalid dtype: {dtype}. Supported: torch.float64, torch.float32.")
     tensors = {f"gram.{name}": _pack(grams.grouped(name)).to(dtype) for name in grams}
-    for kind in PROFILES:
-        profile: ClassProfile | None = getattr(grams, kind)
-        if profile is not None:
-            # safetensors refuses tensors that share memory, as two profiles may.
-            tensors |= {f"{kind}.{key}": value.clone() for key, value in vars(profile).items()}
+    if grams.held_out is not None:
+        tensors |= {f"{PROFILE}.{key}": value for key, value in vars(grams.held_out).items()}
     header = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -78,8 +75,7 @@ def load_grams(path: str | PathLike[str]) -> LayerGrams:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} is damaged: its metadata cannot be read ({error!r}). Fit again.") from error
     grams = {name: _checked_gram(path, name, info, tensors.get(f"gram.{name}")) for name, info in layers.items()}
-    profiles = {kind: _profile(path, kind, tensors) for kind in PROFILES}
-    return LayerGrams(grams, layers, origin, **profiles)
+    return LayerGrams(grams, layers, origin, _profile(path, tensors))
 
 
 def _origin(header: Mapping[str, str]) -> Origin:
@@ -140,15 +136,15 @@ def _checked_gram(path: str | PathLike[str], name: str, info: LayerInfo, packed:
     return gram
 
 
-def _profile(path: str | PathLike[str], kind: str, tensors: Mapping[str, Tensor]) -> ClassProfile | None:
-    if f"{kind}.count" not in tensors:
+def _profile(path: str | PathLike[str], tensors: Mapping[str, Tensor]) -> ClassProfile | None:
+    if f"{PROFILE}.count" not in tensors:
         return None
-    parts = {key: tensors.get(f"{kind}.{key}") for key in ClassProfile.__dataclass_fields__}
-    classes = len(tensors[f"{kind}.count"])
+    parts = {key: tensors.get(f"{PROFILE}.{key}") for key in ClassProfile.__dataclass_fields__}
+    classes = len(tensors[f"{PROFILE}.count"])
     for key, value in parts.items():
         wide = key in ("margin", "entropy")
         if value is None or tuple(value.shape) != ((classes, LEVELS) if wide else (classes,)):
-            raise StoreError(f"{path}: {kind}.{key} is missing or has the wrong shape. Fit again.")
+            raise StoreError(f"{path}: {PROFILE}.{key} is missing or has the wrong shape. Fit again.")
     return ClassProfile(**{key: value for key, value in parts.items() if value is not None})
 
 

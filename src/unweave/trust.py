@@ -20,12 +20,13 @@ from unweave.space import CoreSpace, LayerSpace
 class TrustRegion:
     """The scaling of one layer's weight [out, d] inside its core space."""
 
-    def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int) -> None:
+    def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int, share: float) -> None:
         self.name = name
         self.weight = weight
         self.layout = space.info
         core = space.core[0]
-        self.basis = core[:, max(0, core.shape[1] - width) :].to(weight)
+        rank = core.shape[1]
+        self.basis = core[:, rank - min(width, int(share * rank)) :].to(weight)
         self.scale = torch.eye(self.basis.shape[1], dtype=weight.dtype, device=weight.device).requires_grad_()
 
     def effective(self) -> Tensor:

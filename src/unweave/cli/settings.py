@@ -182,7 +182,7 @@ FORGET_CONFIG = (
     _forget("lr_end", kinds.NUMBER, "learning rate after the last epoch, reached exponentially", "0.01"),
     _forget("epochs", kinds.INTEGER, "at most this many passes over the forget set", "100"),
     _forget("batch_size", kinds.INTEGER, "samples in a step", "128"),
-    _forget("stop", kinds.TEXT, '"held-out", "ranked", "chance", "poison", "paper" or "epochs"', '"held-out"'),
+    _forget("stop", kinds.TEXT, '"held-out", "chance", "poison", "paper" or "epochs"', '"held-out"'),
     _forget("layers", kinds.LAYERS, "move only these layers, or only the last k", "2"),
     _forget("seed", kinds.INTEGER, "seed of every random choice", "0"),
     _forget("max_damage", kinds.NUMBER, "points of validation error that count as a collapse, which is undone", "5.0"),

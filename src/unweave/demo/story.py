@@ -1,0 +1,233 @@
+"""The demonstration, told in order: learn, fit, lose the training set, forget three times, compare with retraining."""
+
+from __future__ import annotations
+
+import gc
+import json
+import platform
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import unweave
+from unweave.demo import data, network, requests
+from unweave.demo.data import Images
+from unweave.outcomes import Outcomes, observe
+from unweave.store import write_atomically
+
+Say = Callable[[str], None]
+Tick = Callable[[str, int, int], None]
+"""Told (what, done, total) while a network is trained."""
+
+RETRAINED = 3
+"""Retrained networks to average in the first comparison: one alone varies by some points on 200 samples."""
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Percent wrong on the three sets that matter."""
+
+    retained: float
+    forgotten: float
+    test: float
+
+
+@dataclass
+class Chapter:
+    """One request and what it is compared with."""
+
+    title: str
+    original: Errors
+    unlearned: Errors
+    unlearn_seconds: float
+    stopped: str
+    ok: bool
+    history: list[float]
+    target: float
+    retrained: Errors | None = None
+    retrain_seconds: float = float("nan")
+    margins: dict[str, list[float]] | None = None
+
+
+@dataclass
+class Network:
+    """What is kept of a trained network once its training set is gone."""
+
+    model: nn.Module
+    grams: unweave.LayerGrams
+    train_seconds: float
+    fit_seconds: float
+
+
+class Story:
+    """Everything the demonstration holds, so that each step is one short method."""
+
+    def __init__(self, out: Path, seed: int, say: Say, tick: Tick) -> None:
+        self.out, self.seed, self.say, self.tick = out, seed, say, tick
+        self.val, self.test = data.load("val"), data.load("test")
+        self.chapters: list[Chapter] = []
+        out.mkdir(parents=True, exist_ok=True)
+
+    def tell(self) -> list[Chapter]:
+        """The whole demonstration."""
+        clean, poisoned, asked, judge = self.learn()
+        self.forget_samples(clean, asked["samples"])
+        self.forget_class(clean, asked["class"])
+        self.depoison(poisoned, asked["poison"], judge)
+        self.compare()
+        self.write()
+        return self.chapters
+
+    # ------------------------------------------------------------------------------ while the training set is there
+
+    def learn(self) -> tuple[Network, Network, dict[str, Images], Images]:
+        """Train, fit, keep the requests' own samples, and lose the training set."""
+        working = self.out / "training-set.safetensors"
+        embedded = data.load("train")
+        save_file({"x": embedded.x, "y": embedded.y}, working)
+        del embedded
+        train = Images(**load_file(working))
+        self.say(f"learn    a network learns {len(train)} images of {len(data.CLASSES)} classes")
+        clean = self.train_and_fit(train, "learning")
+        swapped, split, judge = requests.poison(train)
+        self.say(f"learn    a second one learns them with {len(split.forget)} wrong labels")
+        poisoned = self.train_and_fit(swapped, "learning with wrong labels")
+        asked = {
+            "samples": requests.samples(train).forget,
+            "class": requests.one_class(train).forget,
+            "poison": split.forget,
+        }
+        gone = [weakref.ref(train.x), weakref.ref(swapped.x)]
+        del train, swapped, split
+        working.unlink()
+        gc.collect()
+        if any(reference() is not None for reference in gone):
+            raise RuntimeError("the training set is still in memory: the demonstration would prove nothing")
+        self.say("lose     the training set is deleted from disk and from memory; what follows runs without it")
+        return clean, poisoned, asked, judge
+
+    def train_and_fit(self, train: Images, what: str) -> Network:
+        began = time.perf_counter()
+        model = network.train(train, self.seed, tick=lambda epoch: self.tick(what, epoch, network.EPOCHS))
+        trained = time.perf_counter()
+        grams = unweave.fit(model, train.batches(), val=self.val.batches())
+        done = time.perf_counter()
+        self.say(f"fit      one pass adds up what each layer sees: {done - trained:.1f} s")
+        return Network(model, grams, trained - began, done - trained)
+
+    # ----------------------------------------------------------------------------------------- when it is gone
+
+    def forget_samples(self, net: Network, forgotten: Images) -> None:
+        self.say(f"forget   {len(forgotten)} samples")
+        result = unweave.forget(net.model, forgotten.batches(), net.grams, val=self.val.batches())
+        chapter = self.chapter(f"{len(forgotten)} samples", net.model, result, forgotten, self.test)
+        chapter.margins = {
+            "original": self.margins(net.model, forgotten),
+            "unlearned": self.margins(result.model, forgotten),
+        }
+
+    def forget_class(self, net: Network, forgotten: Images) -> None:
+        name = data.CLASSES[requests.CLASS]
+        self.say(f"forget   the class {name} ({len(forgotten)} samples)")
+        config = unweave.ForgetConfig(task="classes")
+        result = unweave.forget(net.model, forgotten.batches(), net.grams, val=self.val.batches(), config=config)
+        others = self.test.where((self.test.y != requests.CLASS).nonzero().squeeze(1))
+        self.chapter(f"class {name}", net.model, result, forgotten, others)
+        smaller, labels = unweave.drop_classes(result.model, [requests.CLASS])
+        renamed = Images(others.x, torch.tensor([labels[int(y)] for y in others.y]))
+        error = network.error(smaller, renamed)
+        self.say(f"drop     its row is cut off: {len(labels)} classes left, test error {error:.1f} %")
+
+    def depoison(self, net: Network, poisoned: Images, judge: Images) -> None:
+        self.say(f"clean    {len(poisoned)} wrong labels; nobody says what the right ones are")
+        config = unweave.ForgetConfig(task="poison")
+        result = unweave.forget(net.model, poisoned.batches(), net.grams, val=self.val.batches(), config=config)
+        self.chapter(f"{len(judge)} wrong labels", net.model, result, judge, self.test)
+
+    def chapter(
+        self, title: str, model: nn.Module, result: unweave.ForgetResult, forgotten: Images, test: Images
+    ) -> Chapter:
+        """Note the outcome; the retained errors follow in :meth:`compare`, for that set is gone now."""
+        nan = float("nan")
+        self.say("         " + result.stopped)
+        chapter = Chapter(
+            title=title,
+            original=Errors(nan, network.error(model, forgotten), network.error(model, test)),
+            unlearned=Errors(nan, network.error(result.model, forgotten), network.error(result.model, test)),
+            unlearn_seconds=result.seconds,
+            stopped=result.stopped,
+            ok=result.ok,
+            history=[look.forget_error for look in result.history],
+            target=result.goal.error,
+        )
+        self.chapters.append(chapter)
+        self._models = [*getattr(self, "_models", []), (model, result.model)]
+        return chapter
+
+    # -------------------------------------------------------------------------------------------- for comparison
+
+    def compare(self) -> None:
+        """Retrain without the forgotten samples, from the images inside the package."""
+        self.say("compare  only now the training set is read again, from the package, to retrain without the samples")
+        train = data.load("train")
+        _, poison_split, judge = requests.poison(train)
+        others = self.test.where((self.test.y != requests.CLASS).nonzero().squeeze(1))
+        plans = [
+            (requests.samples(train), requests.samples(train).forget, self.test, RETRAINED),
+            (requests.one_class(train), requests.one_class(train).forget, others, 1),
+            (poison_split, judge, self.test, 1),
+        ]
+        for chapter, models, (split, forgotten, test, runs) in zip(self.chapters, self._models, plans, strict=True):
+            original, unlearned = models
+            chapter.original = _with_retained(chapter.original, network.error(original, split.retain))
+            chapter.unlearned = _with_retained(chapter.unlearned, network.error(unlearned, split.retain))
+            began = time.perf_counter()
+            retrained = [
+                network.train(split.retain, self.seed + 100 * run, tick=self.ticker(f"retraining for {chapter.title}"))
+                for run in range(runs)
+            ]
+            chapter.retrain_seconds = (time.perf_counter() - began) / runs
+            parts = [
+                Errors(network.error(net, split.retain), network.error(net, forgotten), network.error(net, test))
+                for net in retrained
+            ]
+            chapter.retrained = Errors(*(sum(column) / runs for column in zip(*map(_values, parts), strict=True)))
+            if chapter.margins is not None:
+                chapter.margins["retrained"] = self.margins(retrained[0], forgotten)
+
+    def ticker(self, what: str) -> Callable[[int], None]:
+        return lambda epoch: self.tick(what, epoch, network.EPOCHS)
+
+    @torch.no_grad()
+    def margins(self, net: nn.Module, images: Images) -> list[float]:
+        outcomes: Outcomes = observe(net, images.batches())
+        values: list[float] = outcomes.margin.tolist()
+        return values
+
+    def write(self) -> None:
+        """All numbers, with what they were made by."""
+        made_by = {
+            "unweave": unweave.__version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+            "machine": platform.machine(),
+            "threads": torch.get_num_threads(),
+            "seed": self.seed,
+            "retrained networks averaged in the first chapter": RETRAINED,
+        }
+        document = {"made_by": made_by, "chapters": [asdict(chapter) for chapter in self.chapters]}
+        write_atomically(self.out / "result.json", json.dumps(document, indent=1).encode())
+
+
+def _values(errors: Errors) -> tuple[float, float, float]:
+    return errors.retained, errors.forgotten, errors.test
+
+
+def _with_retained(errors: Errors, retained: float) -> Errors:
+    return Errors(retained, errors.forgotten, errors.test)
