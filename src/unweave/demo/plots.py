@@ -41,7 +41,7 @@ def _errors(panel: Any, chapters: list[Chapter]) -> None:
             bar = panel.bar(i + (j - 1) * 0.27, errors.forgotten, 0.25, color=colour, label=name if i == 0 else None)
             panel.bar_label(bar, fmt="%.0f", fontsize=8, padding=1)
     panel.set_xticks(range(len(chapters)), [chapter.title for chapter in chapters])
-    panel.set(title="error on what was to be forgotten", ylabel="% wrong", ylim=(0, 112))
+    panel.set(title="error on what was to be forgotten", ylabel="% wrong", ylim=(0, 122))
     panel.legend(fontsize=8, frameon=False, ncols=3, loc="upper left")
     _clean(panel)
 
