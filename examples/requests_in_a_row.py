@@ -1,0 +1,24 @@
+"""Two requests, one after the other, with the Grams on disk in between and the training set gone."""
+
+import tempfile
+from pathlib import Path
+
+import torch
+
+import unweave
+from unweave.demo import data, network
+
+train = data.load("train").where(torch.arange(0, 3000, 5))
+model = network.train(train, seed=0, epochs=6)
+first, second = train.where(torch.arange(0, 600, 25)), train.where(torch.arange(1, 600, 25))
+
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "grams.safetensors"
+    unweave.fit(model, train.batches(), val=data.load("val").batches()).save(path)
+    del train
+    for request in (first, second):
+        result = unweave.forget(model, request.batches(), unweave.LayerGrams.load(path))
+        print(result.summary())
+        model = result.model
+        result.grams.save(path)
+    print(unweave.LayerGrams.load(path))

@@ -1,0 +1,60 @@
+"""The paper's networks have its parameter counts, its split is right, and augmentation is what it says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from experiments.data import first_of_class, halves
+from experiments.models import ResNet18, allcnn, smallvgg
+from experiments.training import augment
+
+
+@pytest.mark.parametrize(
+    ("build", "parameters", "size"), [(allcnn, 1_620_010, 32), (smallvgg, 5_681_674, 32), (ResNet18, 11_279_112, 64)]
+)
+def test_the_network_has_the_papers_number_of_parameters_and_runs(build, parameters: int, size: int) -> None:
+    net = build().eval()
+    assert sum(p.numel() for p in net.parameters()) == parameters
+    with torch.no_grad():
+        assert net(torch.randn(2, 3, size, size)).shape[0] == 2
+
+
+def test_resnet_has_torchvisions_parameter_names() -> None:
+    names = set(ResNet18().state_dict())
+    assert {
+        "conv1.weight",
+        "bn1.running_mean",
+        "layer2.0.downsample.1.bias",
+        "layer4.1.conv2.weight",
+        "fc.bias",
+    } <= names
+    assert len(names) == 122
+
+
+def test_halves_share_no_image_and_have_equally_many_of_each_class() -> None:
+    labels = torch.arange(10).repeat(20)
+    test, val = halves(labels)
+    assert sorted([*test.tolist(), *val.tolist()]) == list(range(200))
+    assert torch.equal(labels[test].bincount(), labels[val].bincount())
+
+
+def test_a_forget_set_is_taken_in_the_order_of_the_data_set() -> None:
+    assert first_of_class(torch.tensor([1, 0, 1, 1, 0]), 1, 1, 3).tolist() == [2, 3]
+
+
+def test_augmentation_shifts_and_mirrors_each_image_by_itself() -> None:
+    x = torch.arange(1.0, 65.0).reshape(1, 1, 8, 8).expand(400, 1, 8, 8)
+    generator = torch.Generator().manual_seed(0)
+    padded = torch.nn.functional.pad(x[0], (2,) * 4)
+    crops = {
+        padded[:, t : t + 8, left : left + 8].contiguous().numpy().tobytes() for t in range(5) for left in range(5)
+    }
+    crops |= {
+        padded[:, t : t + 8, left : left + 8].flip(2).contiguous().numpy().tobytes()
+        for t in range(5)
+        for left in range(5)
+    }
+    seen = {image.contiguous().numpy().tobytes() for image in augment(x, 2, generator)}
+    assert seen <= crops
+    assert len(seen) > 45, "nearly all of the 50 crops should turn up in 400 draws"
