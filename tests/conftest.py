@@ -2,9 +2,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import problems
 import pytest
 import torch
 from hypothesis import settings
+from torch import Tensor
 
 from unweave import layers
 
@@ -27,3 +29,21 @@ def registry() -> Iterator[None]:
     yield
     layers._REGISTRY.clear()
     layers._REGISTRY.update(before)
+
+
+@pytest.fixture(scope="session")
+def points() -> problems.Problem:
+    """An MLP that knows 300 points by heart; to forget: 40 of them."""
+    return problems.points()
+
+
+@pytest.fixture(scope="session")
+def pictures() -> problems.Problem:
+    """A CNN that knows 240 images by heart; to forget: 40 of them."""
+    return problems.pictures()
+
+
+@pytest.fixture(scope="session")
+def poisoned() -> tuple[problems.Problem, Tensor]:
+    """An MLP that has learnt 40 wrong labels, which are to be forgotten; and the true labels."""
+    return problems.poisoned()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Real
+from typing import Any
 
 from unweave.errors import ConfigError
 from unweave.space import ENERGIES, NEGATIVE, RANK_RULES, Gamma
@@ -20,7 +23,7 @@ class ForgetConfig:
     task: str = "samples"
     """"samples", "classes" (every sample of some classes) or "poison" (samples with wrong labels)."""
     objective: str | None = None
-    """"match" (default for samples) or "paper" (default for classes and poison)."""
+    """"match" (default for samples) or "paper" (default for classes and poison, and for another ``stop``)."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
     lam: float | None = None
@@ -59,24 +62,9 @@ class ForgetConfig:
     """Where a preset follows the authors' code rather than the paper."""
 
     def __post_init__(self) -> None:
-        choices = {"task": TASKS, "energy": tuple(ENERGIES), "rank_rule": RANK_RULES, "negative": NEGATIVE}
-        for name, known in choices.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: {', '.join(known)}.")
-        for name, known in {"objective": OBJECTIVES, "stop": STOPS}.items():
-            if getattr(self, name) not in (None, *known):
-                raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: {', '.join(known)}.")
-        for name in ("lr", "lr_end", "eps", "max_damage", "trust_share"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
-        for name, least in {"epochs": 1, "batch_size": 1, "trust": 0}.items():
-            if not (isinstance(getattr(self, name), int) and getattr(self, name) >= least):
-                raise ConfigError(f"Invalid {name}: {getattr(self, name)!r}. Supported: an integer from {least}.")
-        values = self.gamma.values() if isinstance(self.gamma, Mapping) else [self.gamma]
-        for value in values:
-            if not (isinstance(value, (int, float)) and 0 < value <= 1):
-                raise ConfigError(f"Invalid gamma: {value!r}. Supported: a number in (0, 1], or one per layer.")
+        self._check_choices()
+        self._check_numbers()
+        self._check_gamma()
         if self.lr is None and self.lr_end is not None:
             raise ConfigError("lr_end without lr: give both, or neither to let the step choose itself.")
         if self.task != "samples" and self.objective == "match":
@@ -84,18 +72,48 @@ class ForgetConfig:
                 f"objective='match' aims at held-out samples of the same class, which task={self.task!r} must not "
                 "resemble. Use objective='paper'."
             )
-
         if self.objective == "match" and self.stop not in (None, "held-out"):
             raise ConfigError(
                 f"objective='match' stops at held-out behaviour, not at stop={self.stop!r}. Leave stop out."
             )
 
+    def _check_choices(self) -> None:
+        choices = {"task": TASKS, "energy": tuple(ENERGIES), "rank_rule": RANK_RULES, "negative": NEGATIVE}
+        optional = {"objective": OBJECTIVES, "stop": STOPS}
+        for name, known in {**choices, **optional}.items():
+            value = getattr(self, name)
+            if value not in known and not (value is None and name in optional):
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
+
+    def _check_numbers(self) -> None:
+        for name in ("lr", "lr_end", "eps", "max_damage", "trust_share"):
+            value = getattr(self, name)
+            positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
+            if not positive and not (value is None and name in ("lr", "lr_end", "eps")):
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
+        if self.trust_share > 1:
+            raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
+        if self.lam is not None and not (_is_number(self.lam) and math.isfinite(self.lam)):
+            raise ConfigError(f"Invalid lam: {self.lam!r}. Supported: a finite number.")
+        for name, least in {"epochs": 1, "batch_size": 1, "trust": 0, "seed": 0}.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: an integer from {least}.")
+
+    def _check_gamma(self) -> None:
+        per_layer = isinstance(self.gamma, Mapping)
+        for name, value in self.gamma.items() if isinstance(self.gamma, Mapping) else [("", self.gamma)]:
+            if not (_is_number(value) and 0 < value <= 1):
+                where = f" for {name!r}" if per_layer else ""
+                raise ConfigError(f"Invalid gamma{where}: {value!r}. Supported: a number in (0, 1], or one per layer.")
+
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison = self.task == "poison"
+        matching = self.task == "samples" and self.stop in (None, "held-out")
         return replace(
             self,
-            objective=self.objective or ("match" if self.task == "samples" else "paper"),
+            objective=self.objective or ("match" if matching else "paper"),
             lam=(-0.2 if poison else 0.2) if self.lam is None else self.lam,
             eps=(0.1 if poison else 0.05) if self.eps is None else self.eps,
             stop=self.stop or {"samples": "held-out", "classes": "chance", "poison": "poison"}[self.task],
@@ -120,3 +138,7 @@ class ForgetConfig:
         if experiment not in PRESETS:
             raise ConfigError(f"Unknown experiment {experiment!r}. Supported: {', '.join(PRESETS)}.")
         return PRESETS[experiment]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

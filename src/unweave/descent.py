@@ -5,7 +5,7 @@ each point between two points of it, differs from the start by something the ret
 
 Two rules turn a gradient g into a step (P is the projection):
 
-    sgd    −lr · P g                        as in the paper; with a length, −length · P g / ‖P g‖
+    sgd    −lr · P g                        as in the paper; with a length, −length · P P g / ‖P P g‖
     adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
 """
 
@@ -120,6 +120,8 @@ class Descent:
         if self.rule == "adam":
             steps = self._precondition(steps)
         elif relative:
+            # What rounding leaves of the core part must be small beside the step, not beside the gradient.
+            steps = {name: self._project(name, step) for name, step in steps.items()}
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm().item()
             factor = size / length if length > 0 else 0.0
         for name, step in steps.items():

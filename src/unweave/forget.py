@@ -80,7 +80,7 @@ def forget(
         device=device if device.type == "cuda" else None,
     )
     held_out = grams.held_out
-    if held_out is None and val is not None:
+    if val is not None and (held_out is None or not held_out.has(before.labels)):
         with at_rest(original):
             held_out = ClassProfile.of(observe(original, checked(val, "validation", device)))
     goal = choose_goal(config, before, held_out)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from unweave.batches import Loader, Samples, checked
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
-from unweave.errors import ModelError
+from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.losses import match_loss, paper_loss, poison_loss
 from unweave.outcomes import Outcomes, observe
@@ -27,6 +27,8 @@ LARGEST_STEP = 1.0
 """… and gives up here."""
 FIRST_MOVE = 0.1
 """… and takes the first step that brings an epoch this share of the way."""
+LEAST_MOVE = 0.001
+"""… or, where none does, the one that comes nearest, if by this share of the way at least."""
 MAX_RUINS = 5
 """How often a ruin is undone and retried at half the step before the request gives up."""
 LEAST_STEP = 1e-3
@@ -36,9 +38,15 @@ PATIENCE = 3
 SAME_VAL = 0.5
 """… where this many points are no difference."""
 CALM = 0.98
-"""Matching has settled down when an epoch leaves more than this share of the distance; then the step shrinks."""
+"""An epoch is calm when it leaves more than this share of the distance …"""
+CALM_EPOCHS = 2
+"""… and matching has settled down after so many in a row, or when an epoch led away; then the step shrinks."""
 SETTLED = 0.1
 """… and is done when this share of the first distance is left: a retrained model varies by more than that."""
+NUDGES = 24
+"""Epochs at most to bring the error to its target once the margins are at theirs."""
+ASTRAY = 2.0
+"""A step after which the margins are so many times as far from their targets as at first is a ruin."""
 LANDING_STEPS = 16
 """Bisections between two looks; each halves the segment."""
 
@@ -81,12 +89,12 @@ class Request:
         self.retained_classes = retained_classes
         self.progress = progress
         self.history: list[Look] = []
-        self.warnings: list[str] = []
         self.size = 0.0
         self._first_size = 0.0
         self._order = torch.Generator().manual_seed(config.seed)
         self._began = time.perf_counter()
         self._aim = goal
+        self._told = 0
 
     # ------------------------------------------------------------------------------------------------ the whole
 
@@ -96,10 +104,11 @@ class Request:
         if start is None:
             raise ModelError("The model's outputs on the forget set are not finite. Check its weights.")
         self.history.append(start.look)
-        if self.goal.already_met(start.outcomes):
-            words = f"Already there: the forget error is {self._versus(start)}; nothing was changed."
-            return Ending(words, ok=True), start.look
-        self.size = self.config.lr or self._choose_size(start)
+        nothing_to_do = self._nothing_to_do(start)
+        if nothing_to_do is not None:
+            return nothing_to_do, start.look
+        if self.descent.weights:
+            self.size = self.config.lr or self._choose_size(start)
         self._first_size = self.size
         if self.size == 0.0:
             return Ending(self._nowhere_to_go(), ok=False), start.look
@@ -114,24 +123,41 @@ class Request:
         self.descent.restore(last.state)
         return ending, last.look
 
+    def _nothing_to_do(self, start: Seen) -> Ending | None:
+        """The ending of a request that must not take a step."""
+        if self.config.stop == "epochs":
+            return None
+        gap = self.goal.gap(start.look.forget_error)
+        if self.goal.met(start.outcomes) or (self.config.stop == "chance" and gap > 0):
+            words = f"Already there: the forget error is {self._versus(start)}"
+            return Ending(f"{words}; nothing was changed.", ok=True)
+        if self.config.stop == "held-out" and self.config.objective == "paper" and gap > self.goal.tolerance:
+            words = f"Nothing was changed: the forget error is already above the target, {self._versus(start)}"
+            return Ending(f"{words}, and the paper's loss only raises it. Use objective='match'.", ok=False)
+        return None
+
+    def _epochs_left(self) -> int:
+        return self.config.epochs - self.history[-1].epoch
+
     # ------------------------------------------------------------------------------------------- four strategies
 
     def _match(self, start: Seen) -> tuple[Ending, Seen]:
         """Descend until the margins have settled at their targets, then land the error."""
-        best, now = start, start
-        for _ in range(self.config.epochs):
+        best, now, calm = start, start, 0
+        while self._epochs_left():
             after = self._advance(now)
             if after is None:
                 return self._give_up(best)
-            settled = after.look.distance > CALM * now.look.distance
+            calm = calm + 1 if after.look.distance > CALM * now.look.distance else 0
+            settled = calm == CALM_EPOCHS or after.look.distance > now.look.distance
             now = after
             best = self._better(best, now)
             if self.config.lr is None and settled:
-                self.size /= 2
+                self.size, calm = self.size / 2, 0
             if now.look.distance < SETTLED * start.look.distance or self.size < self._first_size / 32:
                 break
         if self.goal.reached(now.look.forget_error):
-            return self._landed(now), now
+            return self._end_at(now)
         return self._nudge(now, best)
 
     def _nudge(self, now: Seen, best: Seen) -> tuple[Ending, Seen]:
@@ -139,7 +165,7 @@ class Request:
         sign = -1.0 if self.goal.gap(now.look.forget_error) < 0 else 1.0
         shift = max(0.25 * now.look.distance, 0.02)
         self.size = max(self.size, self._first_size / 8)
-        for _ in range(12):
+        for _ in range(min(NUDGES, self._epochs_left())):
             self._aim = self.goal.shifted(sign * shift)
             after = self._advance(now)
             if after is None:
@@ -149,45 +175,52 @@ class Request:
                 low, high = (now, after) if sign < 0 else (after, now)
                 return self._land(low, high, best)
             now, shift = after, shift * 1.5
-        return self._not_reached(best), best
+            self.size = min(1.25 * self.size, self._first_size)
+        return self._end_at(best)
 
     def _until_crossed(self, start: Seen) -> tuple[Ending, Seen]:
         """Descend until the forget error crosses the target, then search between the last two looks."""
         best, now = start, start
         far = max(3 * self.goal.tolerance, 0.25 * abs(self.goal.gap(start.look.forget_error)))
-        for _ in range(self.config.epochs):
+        while self._epochs_left():
             after = self._advance(now)
             if after is None:
                 return self._give_up(best)
             jump = after.look.forget_error - now.look.forget_error
-            if self.config.lr is None and jump > far:
+            if self.config.lr is None and jump > far and self.size > self._first_size / 32:
                 self._undo(now, 0.5)
                 continue
             best = self._better(best, after)
-            if self.goal.reached(after.look.forget_error) or self.goal.gap(after.look.forget_error) > 0:
+            if self.goal.gap(after.look.forget_error) > 0:
                 return self._land(now, after, best)
-            if self.config.lr is None and now.look.distance - after.look.distance < 0.03 * start.look.distance:
+            if self.goal.met(after.outcomes):
+                return self._end_at(after)
+            if self.config.lr is None and now.look.distance - after.look.distance <= 0.03 * start.look.distance:
                 self.size *= 1.5
             now = after
-        return self._not_reached(best), best
+        return self._end_at(best)
 
     def _run_on(self, start: Seen) -> tuple[Ending, Seen]:
         """Run all epochs and keep the last weights; for poison, stop when going on costs more than it brings."""
         now, there = start, list[Seen]()
-        for _ in range(self.config.epochs):
+        while self._epochs_left():
             after = self._advance(now)
             if after is None:
                 return self._give_up(self._choose(there) or now)
-            if self.config.lr is None and now.look.distance - after.look.distance < 0.03 * start.look.distance:
+            reached = self.goal.reached(after.look.forget_error)
+            slow = now.look.distance - after.look.distance <= 0.03 * start.look.distance
+            if self.config.lr is None and slow and not reached:
                 self.size *= 1.2
             now = after
-            if self.config.stop == "poison" and self.goal.reached(now.look.forget_error):
+            if self.config.stop == "poison" and reached:
                 there.append(now)
                 worse = [seen for seen in there[-PATIENCE:] if _val(seen) > _least_val(there) + SAME_VAL]
                 if self.val is None or len(worse) == PATIENCE or now.look.forget_error == 100:
                     break
-        last = self._choose(there) or now
-        return (self._landed(last) if self.goal.reached(last.look.forget_error) else self._not_reached(last)), last
+        if self.config.stop == "epochs":
+            words = f"All {self.config.epochs} epochs were run, as asked: the forget error is"
+            return Ending(f"{words} {now.look.forget_error:.2f} %.", ok=True), now
+        return self._end_at(self._choose(there) or now)
 
     def _choose(self, there: list[Seen]) -> Seen | None:
         """Of the looks at the target, the latest whose validation error is as good as the best."""
@@ -202,7 +235,7 @@ class Request:
                 "Unchanged: the forget error exceeds the validation error before the first step.", False
             ), start
         now = start
-        for _ in range(self.config.epochs):
+        while self._epochs_left():
             after = self._advance(now)
             if after is None:
                 return self._give_up(start)
@@ -227,11 +260,17 @@ class Request:
             after = self.look(self.history[-1].epoch + 1, report)
             if after is not None and not self._collapsed(after.look):
                 self.history.append(after.look)
-                if self.progress is not None:
-                    self.progress("forget", len(self.history) - 1, self.config.epochs)
+                self._tell()
                 return after
             self._undo(now, 0.5)
         return None
+
+    def _tell(self) -> None:
+        """Report progress, but not the same epoch twice when one was undone."""
+        done = self.history[-1].epoch
+        if self.progress is not None and done > self._told:
+            self._told = done
+            self.progress("forget", done, self.config.epochs)
 
     def _undo(self, now: Seen, shrink: float) -> None:
         """Back to a look, which is then the last one, with a smaller step from there."""
@@ -245,7 +284,7 @@ class Request:
         config = self.config
         size = self.size
         if config.lr is not None and config.lr_end is not None:
-            done = len(self.history) - 1 + config.idle_first_epoch
+            done = self.history[-1].epoch + config.idle_first_epoch
             size *= (config.lr_end / config.lr) ** (done / config.epochs)
         order = self._order if config.shuffle else None
         with _dropout(self.descent.net, config.dropout):
@@ -254,6 +293,8 @@ class Request:
 
     def _loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
         config, margins = self.config, self._aim.margins
+        # Logits of half precision are too coarse to tell one margin from the next.
+        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.half) else logits
         if margins is not None:
             return match_loss(logits, labels, margins.to(logits.device)[positions])
         assert config.lam is not None
@@ -261,12 +302,13 @@ class Request:
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
 
     def _choose_size(self, start: Seen) -> float:
-        """The first of doubling steps whose epoch goes a tenth of the way; 0.0 where none does."""
+        """The first of doubling steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
         steps = math.ceil(len(self.samples) / self.config.batch_size)
         share = FIRST_STEP
         unit = self.descent.size() / steps
         if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
             unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
+        best, nearest = 0.0, (1 - LEAST_MOVE) * start.look.distance
         while share < LARGEST_STEP:
             self.size = share * unit
             report = self._epoch()
@@ -274,16 +316,18 @@ class Request:
             self.descent.restore(start.state)
             self.descent.reset_moments()
             if after is None:
-                return 0.5 * self.size
+                return best or 0.5 * self.size
             if after.look.distance <= (1 - FIRST_MOVE) * start.look.distance:
                 return self.size
+            if after.look.distance < nearest:
+                best, nearest = self.size, after.look.distance
             share *= 2
-        return 0.0
+        return best
 
     def _land(self, low: Seen, high: Seen, best: Seen) -> tuple[Ending, Seen]:
         """Bisect the segment between a look below the target and one above it."""
         left, right, epoch = 0.0, 1.0, self.history[-1].epoch
-        best = self._better(self._better(best, low), high)
+        best = safe = self._better(self._better(best, low), high)
         for _ in range(LANDING_STEPS):
             if abs(self.goal.gap(best.look.forget_error)) <= 50.0 / len(self.samples):
                 break
@@ -300,8 +344,8 @@ class Request:
         self.descent.restore(best.state)
         final = self.look(epoch, EpochReport(self.history[-1].loss, self.history[-1].lr))
         if final is None or self._collapsed(final.look):
-            return self._give_up(low)
-        return (self._landed(final) if self.goal.reached(final.look.forget_error) else self._not_reached(final)), final
+            return self._give_up(safe)
+        return self._end_at(final)
 
     # ---------------------------------------------------------------------------------------------------- looking
 
@@ -338,10 +382,14 @@ class Request:
         if self.retained_classes is None:
             return outcomes
         kept = torch.tensor([int(label) in self.retained_classes for label in outcomes.labels])
+        if not bool(kept.any()):
+            raise DataError("The validation loader has only classes that are to be forgotten. Add those that stay.")
         return outcomes.where(kept)
 
     def _collapsed(self, look: Look) -> bool:
-        return collapsed(look.val_error, self.history[0].val_error, self.config.max_damage)
+        first = self.history[0]
+        astray = self.config.objective == "match" and look.distance > ASTRAY * first.distance
+        return astray or collapsed(look.val_error, first.val_error, self.config.max_damage)
 
     def _better(self, one: Seen, other: Seen) -> Seen:
         """The look whose error is nearer to the target; of two alike, the one whose margins are."""
@@ -351,6 +399,10 @@ class Request:
 
     def _versus(self, seen: Seen) -> str:
         return f"{seen.look.forget_error:.2f} %, the target {self.goal.error:.2f} % ({self.goal.words})"
+
+    def _end_at(self, seen: Seen) -> tuple[Ending, Seen]:
+        """End at a look, which may be as far as it got."""
+        return (self._landed(seen) if self.goal.reached(seen.look.forget_error) else self._not_reached(seen)), seen
 
     def _landed(self, seen: Seen) -> Ending:
         return Ending(f"Landed after {seen.look.epoch} epochs: the forget error is {self._versus(seen)}.", ok=True)
@@ -362,11 +414,12 @@ class Request:
 
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
         words = (
-            f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or raised the "
-            f"validation error by more than {self.config.max_damage:g} points"
+            f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite, drove the outputs far "
+            f"off their targets or raised the validation error by more than {self.config.max_damage:g} points"
         )
         versus = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
-        return Ending(f"{words}; {versus}. Raise gamma or max_damage.", ok=False), best
+        remedy = "Raise gamma or max_damage" + (", or leave lr out" if self.config.lr is not None else "")
+        return Ending(f"{words}; {versus}. {remedy}.", ok=False), best
 
     def _nowhere_to_go(self) -> str:
         full = all(

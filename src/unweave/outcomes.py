@@ -144,6 +144,10 @@ class ClassProfile:
         below, above = table.gather(1, low[:, None]), table.gather(1, low[:, None] + 1)
         return (below + (position - low)[:, None] * (above - below)).squeeze(1)
 
+    def has(self, labels: Tensor) -> bool:
+        """Whether every one of these labels' classes has held-out samples."""
+        return bool((self.count[labels] > 0).all())
+
     def require(self, labels: Tensor) -> None:
         """Raise unless every one of these labels' classes has held-out samples."""
         missing = sorted({int(c) for c in labels.unique()} - {int(c) for c in self.count.nonzero()})

@@ -39,6 +39,8 @@ class Goal:
     """Per-sample target margins [N], for the objective "match"."""
     at_least: bool = False
     """More than the target is right as well."""
+    spread: float = math.inf
+    """How much held-out margins vary; infinite where only the error counts."""
 
     def gap(self, error: float) -> float:
         """How far an error is from the target, in points, signed: negative while too little is forgotten."""
@@ -54,14 +56,9 @@ class Goal:
             return (outcomes.margin - self.margins).abs().mean().item()
         return max(0.0, outcomes.margin.mean().item() - self.mean_margin)
 
-    def already_met(self, outcomes: Outcomes) -> bool:
-        """Whether the model never held on to these samples in the first place."""
-        if not self.reached(outcomes.error):
-            return False
-        if self.margins is None:
-            return True
-        spread = self.margins.std().item() if len(self.margins) > 1 else 1.0
-        return self.distance(outcomes) <= SAME_MARGIN * max(spread, 1e-12)
+    def met(self, outcomes: Outcomes) -> bool:
+        """Whether error and margins are both where they should be (a few samples may have the error by chance)."""
+        return self.reached(outcomes.error) and self.distance(outcomes) <= SAME_MARGIN * self.spread
 
     def shifted(self, by: float) -> Goal:
         """The goal with every target margin moved."""
@@ -87,7 +84,8 @@ def choose_goal(config: ForgetConfig, before: Outcomes, held_out: ClassProfile |
     error, words = held_out.expected_error(before.labels), "the held-out error of its classes"
     margins = held_out.margin_at(before.labels, ranks)
     kept = margins if config.objective == "match" else None
-    return Goal(error, tolerance, margins.mean().item(), words, margins=kept)
+    spread = margins.std().item() if len(margins) > 1 else 1.0
+    return Goal(error, tolerance, margins.mean().item(), words, margins=kept, spread=max(spread, 1e-12))
 
 
 def _ranks_within(outcomes: Outcomes) -> Tensor:

@@ -26,14 +26,17 @@ class TrustRegion:
         self.layout = space.info
         core = space.core[0]
         rank = core.shape[1]
-        self.basis = core[:, rank - min(width, int(share * rank)) :].to(weight)
-        self.scale = torch.eye(self.basis.shape[1], dtype=weight.dtype, device=weight.device).requires_grad_()
+        # Half precision would round the small steps of S away.
+        dtype = torch.float32 if weight.dtype in (torch.bfloat16, torch.half) else weight.dtype
+        self.basis = core[:, rank - min(width, int(share * rank)) :].to(weight.device, dtype)
+        self.scale = torch.eye(self.basis.shape[1], dtype=dtype, device=weight.device).requires_grad_()
 
     def effective(self) -> Tensor:
         """W_eff in the weight's own shape; differentiable in both W and S."""
-        matrix = self.layout.as_matrix(self.weight)
+        matrix = self.layout.as_matrix(self.weight.to(self.scale.dtype))
         inside = matrix @ self.basis
-        return self.layout.from_matrix(matrix + (inside @ self.scale - inside) @ self.basis.mT)
+        scaled = matrix + (inside @ self.scale - inside) @ self.basis.mT
+        return self.layout.from_matrix(scaled).to(self.weight.dtype)
 
     @torch.no_grad()
     def fold(self) -> None:

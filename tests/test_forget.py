@@ -1,0 +1,729 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import problems
+import pytest
+import torch
+from helpers import gap, in_batches
+from problems import Problem
+from torch import Tensor, nn
+
+import unweave
+from unweave import ForgetConfig, ForgetResult
+from unweave.errors import ConfigError, DataError, LayerError, MismatchError
+from unweave.rest import fingerprint
+
+
+def error_on(net: nn.Module, x: Tensor, y: Tensor) -> float:
+    with torch.no_grad():
+        return 100 * (net(x).argmax(1) != y).double().mean().item()
+
+
+def same_weights(one: nn.Module, other: nn.Module) -> bool:
+    return fingerprint(one) == fingerprint(other)
+
+
+def landed(result: ForgetResult, problem: Problem) -> bool:
+    """Whether the returned model itself, measured here again, is within the promised distance of the target."""
+    x, y = problem.x[problem.forget], problem.y[problem.forget]
+    tolerance = max(0.5, 100 / len(y)) + 1e-9
+    return result.ok and abs(error_on(result.model, x, y) - result.goal.error) <= tolerance
+
+
+def agrees_with_its_model(result: ForgetResult, problem: Problem) -> bool:
+    """Whether ``result.final`` describes the returned weights."""
+    x, y = problem.x[problem.forget], problem.y[problem.forget]
+    forget_error = error_on(result.model, x, y)
+    val_error = error_on(result.model, torch.cat([b[0] for b in problem.val]), torch.cat([b[1] for b in problem.val]))
+    return (result.final.forget_error, result.final.val_error) == (
+        pytest.approx(forget_error),
+        pytest.approx(val_error),
+    )
+
+
+OBJECTIVES = ["match", "paper"]
+
+
+# ------------------------------------------------------------------------------------------------------ the right place
+
+
+@pytest.mark.parametrize("kind", ["points", "pictures"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_the_forget_error_lands_at_the_held_out_error(
+    kind: str, objective: str, request: pytest.FixtureRequest
+) -> None:
+    problem: Problem = request.getfixturevalue(kind)
+    result = problem.run(objective=objective)
+    before = error_on(problem.model, problem.x[problem.forget], problem.y[problem.forget])
+    assert landed(result, problem), result.stopped
+    assert result.goal.error > before + 100 / len(problem.forget)
+    assert agrees_with_its_model(result, problem)
+    assert result.stopped.startswith("Landed after ")
+
+
+def test_match_is_the_default(points: Problem) -> None:
+    result = unweave.forget(points.model, points.forgotten, points.grams)
+    assert result.config.objective == "match"
+    assert landed(result, points)
+
+
+def test_match_brings_the_margins_to_those_of_held_out_samples(points: Problem) -> None:
+    result = points.run()
+    assert result.final.distance < 0.5 * result.history[0].distance
+
+
+def test_retained_samples_are_hardly_touched(points: Problem) -> None:
+    result = points.run()
+    kept = torch.ones(len(points.y), dtype=torch.bool)
+    kept[points.forget] = False
+    rise = error_on(result.model, points.x[kept], points.y[kept]) - error_on(
+        points.model, points.x[kept], points.y[kept]
+    )
+    assert rise < 4
+    assert result.final.forget_error - result.history[0].forget_error > 10
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("steps", [25, 2000])
+def test_no_learning_rate_is_needed_for_a_soft_or_a_certain_model(steps: int, objective: str) -> None:
+    problem = problems.points(steps=steps)
+    certainty = problem.model(problem.x).softmax(1).max(1).values.median().item()
+    assert certainty > 0.9999 if steps == 2000 else certainty < 0.97
+    assert landed(problem.run(objective=objective), problem)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_learning_rate_is_needed_for_a_few_samples(points: Problem, objective: str) -> None:
+    few = replace(points, forget=torch.arange(20))
+    assert landed(few.run(objective=objective), few)
+
+
+@pytest.fixture(scope="module")
+def many() -> Problem:
+    return problems.points(train_size=6000, forget=2000, steps=1500, spread=2.5)
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_no_learning_rate_is_needed_for_thousands_of_samples(many: Problem, objective: str) -> None:
+    result = many.run(objective=objective)
+    assert landed(result, many), result.stopped
+    assert result.goal.tolerance == 0.5
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_one_sample_can_be_forgotten(points: Problem, objective: str) -> None:
+    one = replace(points, forget=torch.tensor([7]))
+    result = one.run(objective=objective)
+    assert result.ok
+    assert result.final.distance < 0.5 * result.history[0].distance
+    assert not same_weights(result.model, points.model)
+
+
+def test_the_paper_s_rule_stops_where_the_forget_error_passes_the_validation_error(points: Problem) -> None:
+    result = points.run(stop="paper")
+    assert result.ok
+    assert "passed the validation error" in result.stopped
+    gaps = [look.forget_error - look.val_error for look in result.history]
+    assert all(g <= 0 for g in gaps[:-1])
+    assert gaps[-1] > 0
+    assert result.final in result.history[-2:]
+    assert agrees_with_its_model(result, points)
+
+
+def test_the_paper_s_rule_keeps_the_weights_of_before_where_the_error_never_passes(points: Problem) -> None:
+    result = points.run(stop="paper", lr=1e-9, epochs=2)
+    assert not result.ok
+    assert same_weights(result.model, points.model)
+    assert result.final == result.history[0]
+
+
+def test_the_paper_s_rule_needs_a_validation_set(points: Problem) -> None:
+    with pytest.raises(DataError, match="val="):
+        points.run(stop="paper", val=None)
+
+
+def test_a_preset_runs_with_its_schedule(points: Problem) -> None:
+    config = ForgetConfig.paper("allcnn-cifar10")
+    result = unweave.forget(points.model, points.forgotten, points.grams, val=points.val, config=config)
+    expected = [0.1 * 0.1 ** ((epoch + 1) / 100) for epoch in range(3)]
+    assert [look.lr for look in result.history[1:4]] == pytest.approx(expected)
+
+
+def test_all_epochs_are_run_where_that_was_asked(points: Problem) -> None:
+    result = points.run(stop="epochs", lr=1e-3, epochs=4)
+    assert result.ok
+    assert len(result.history) == 5
+    assert "All 4 epochs" in result.stopped
+    assert result.final == result.history[-1]
+
+
+def test_running_on_beyond_chance_does_not_run_away(points: Problem) -> None:
+    """Once nothing is left to gain, the step stops growing, also where nobody watches."""
+    result = points.run(stop="epochs", val=None, epochs=60)
+    lrs = [look.lr for look in result.history[1:]]
+    ways = [(result.model[i].weight - points.model[i].weight).norm().item() for i in (0, 2, 4)]
+    assert max(ways) < 100
+    assert len(lrs) == 60
+
+
+# ------------------------------------------------------------------------------------------------------ the whole story
+
+
+def test_the_history_tells_what_happened(points: Problem) -> None:
+    result = points.run()
+    assert [look.epoch for look in result.history] == list(range(len(result.history)))
+    assert all(look.lr > 0 for look in result.history[1:])
+    seconds = [look.seconds for look in result.history]
+    assert seconds == sorted(seconds)
+    assert result.seconds >= seconds[-1] > 0
+    assert all(set(look.val_error_by_class) == set(range(5)) for look in result.history)
+    for look in result.history:
+        assert sum(look.val_error_by_class.values()) / 5 == pytest.approx(look.val_error)
+    assert result.samples == 40
+    assert set(result.ranks) == {"0", "2", "4"}
+    assert result.config.stop == "held-out"
+
+
+def test_the_summary_names_the_most_affected_class(points: Problem) -> None:
+    result = points.run()
+    rises = {c: e - result.history[0].val_error_by_class[c] for c, e in result.final.val_error_by_class.items()}
+    label, before, after = result.worst_class()
+    assert rises[label] == max(rises.values()) == pytest.approx(after - before)
+    assert f"most affected class {label}" in result.summary()
+    assert result.summary().startswith("done: ")
+    assert f"target {result.goal.error:.2f} %" in result.summary()
+
+
+def test_without_validation_samples_the_summary_says_that_nobody_watched(points: Problem) -> None:
+    result = points.run(val=None)
+    assert result.final.val_error is None
+    assert result.worst_class() is None
+    assert "not watched" in result.summary()
+
+
+def test_progress_is_told_with_increasing_counts(points: Problem) -> None:
+    told: list[tuple[str, int, int | None]] = []
+    for objective in OBJECTIVES:
+        told.clear()
+        config = ForgetConfig(objective=objective)
+        unweave.forget(
+            points.model, points.forgotten, points.grams, points.val, config, progress=lambda *a: told.append(a)
+        )
+        counts = [done for _, done, _ in told]
+        assert counts == list(range(1, len(counts) + 1))
+        assert {(stage, total) for stage, _, total in told} == {("forget", 100)}
+
+
+def test_no_more_epochs_than_allowed(points: Problem) -> None:
+    for epochs in (1, 2, 5):
+        result = points.run(epochs=epochs)
+        assert len(result.history) - 1 <= epochs
+
+
+# ------------------------------------------------------------------------------------------------ nothing else changes
+
+
+def state_of(net: nn.Module) -> dict[str, Any]:
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
+    return {
+        "bytes": {name: value.detach().numpy().tobytes() for name, value in tensors.items()},
+        "objects": {name: id(value) for name, value in tensors.items()},
+        "training": {name: module.training for name, module in net.named_modules()},
+        "hooks": {name: (len(m._forward_hooks), len(m._forward_pre_hooks)) for name, m in net.named_modules()},
+        "gradients": {n: None if p.grad is None else p.grad.numpy().tobytes() for n, p in net.named_parameters()},
+        "requires_grad": {n: p.requires_grad for n, p in net.named_parameters()},
+        "attributes": {name: sorted(vars(module)) for name, module in net.named_modules()},
+    }
+
+
+def lived_in(problem: Problem) -> Problem:
+    """The problem with a model in the middle of its life: mixed flags, a gradient, a frozen weight, a hook."""
+    net = copy.deepcopy(problem.model)
+    net(problem.x[:4]).sum().backward()
+    net.train()
+    net[1].eval()
+    net[0].weight.requires_grad_(False)
+    net[2].register_forward_hook(lambda module, args, output: None)
+    return replace(problem, model=net)
+
+
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"task": "poison"}])
+def test_the_model_passed_in_is_untouched_to_the_bit(pictures: Problem, settings: dict[str, Any]) -> None:
+    problem = lived_in(pictures)
+    before, rng = state_of(problem.model), torch.get_rng_state()
+    result = problem.run(**settings)
+    assert state_of(problem.model) == before
+    assert torch.equal(torch.get_rng_state(), rng)
+    assert not same_weights(result.model, problem.model)
+
+
+def test_the_new_model_has_the_flags_of_the_old_and_shares_nothing_with_it(pictures: Problem) -> None:
+    problem = lived_in(pictures)
+    result = problem.run()
+    old, new = state_of(problem.model), state_of(result.model)
+    assert new["training"] == old["training"]
+    assert new["requires_grad"] == old["requires_grad"]
+    assert new["attributes"] == old["attributes"]
+    assert set(new["objects"].values()).isdisjoint(old["objects"].values())
+
+
+def test_only_weights_of_layers_move(pictures: Problem) -> None:
+    result = pictures.run()
+    before, after = pictures.model.state_dict(), result.model.state_dict()
+    moved = {name for name in after if not torch.equal(before[name], after[name])}
+    assert moved == {"0.weight", "4.weight", "8.weight"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"task": "poison"}, {"dropout": True}])
+def test_the_same_seed_gives_the_same_bits(pictures: Problem, settings: dict[str, Any]) -> None:
+    one = pictures.run(**settings)
+    torch.rand(7)
+    two = pictures.run(**settings)
+    other = pictures.run(**settings, seed=1, batch_size=8)
+    assert same_weights(one.model, two.model)
+    assert one.grams == two.grams
+    assert [replace(look, loss=0, seconds=0) for look in one.history] == [
+        replace(look, loss=0, seconds=0) for look in two.history
+    ]
+    assert not same_weights(one.model, other.model)
+
+
+def test_an_interruption_leaves_the_model_and_the_grams_as_they_were(points: Problem) -> None:
+    def interrupt(stage: str, done: int, total: int | None) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    before, grams = state_of(points.model), points.fitted()
+    with pytest.raises(KeyboardInterrupt):
+        unweave.forget(points.model, points.forgotten, grams, points.val, progress=interrupt)
+    assert state_of(points.model) == before
+    assert grams == points.fitted()
+    assert landed(points.run(), points)
+
+
+# ------------------------------------------------------------------------------------------------------ what it aims at
+
+
+def test_the_grams_alone_or_val_alone_are_enough_and_agree(points: Problem) -> None:
+    bare = problems.without_profile(points)
+    from_grams = points.run(val=None)
+    from_val = bare.run()
+    assert landed(from_grams, points)
+    assert landed(from_val, points)
+    assert from_grams.goal.error == pytest.approx(from_val.goal.error)
+    assert torch.allclose(from_grams.goal.margins, from_val.goal.margins)
+
+
+def test_nothing_to_aim_at_is_refused(points: Problem) -> None:
+    with pytest.raises(DataError, match=r"nothing to aim at.*val="):
+        problems.without_profile(points).run(val=None)
+
+
+def test_a_class_that_the_grams_know_nothing_of_is_taken_from_val(points: Problem) -> None:
+    some = [(x[y != 2], y[y != 2]) for x, y in points.val]
+    problem = replace(points, grams=points.fitted(val=some))
+    with pytest.raises(DataError, match="class 2"):
+        problem.run(val=None)
+    assert landed(problem.run(), problem)
+
+
+def test_val_may_be_a_generator(points: Problem) -> None:
+    result = points.run(val=(batch for batch in points.val))
+    assert len(result.history) > 2
+    assert result.final.val_error is not None
+
+
+def test_the_target_is_that_of_the_original_model_in_later_requests_too(points: Problem) -> None:
+    first = points.run()
+    second = unweave.forget(first.model, points.samples(torch.arange(40, 80)), first.grams, points.val)
+    assert second.goal.error == points.grams.held_out.expected_error(points.y[40:80])
+
+
+# ---------------------------------------------------------------------------------------------------- no ruin, no no-op
+
+
+def test_samples_that_look_like_unseen_ones_are_left_alone(points: Problem) -> None:
+    """Held-out samples that only went through fit(): the model never held on to them."""
+    x, y = torch.cat([b[0] for b in points.val]), torch.cat([b[1] for b in points.val])
+    everything = Problem(
+        points.model,
+        torch.cat([x, points.x]),
+        torch.cat([y, points.y]),
+        points.val,
+        unweave.fit(
+            points.model, [*points.val, *in_batches(points.x, points.y, 128)], val=points.val
+        ),
+        torch.arange(500),
+    )  # fmt: skip
+    for objective in OBJECTIVES:
+        result = everything.run(objective=objective)
+        assert result.ok
+        assert "Already there" in result.stopped
+        assert same_weights(result.model, points.model)
+        assert len(result.history) == 1
+
+
+def test_an_error_above_the_target_is_not_pushed_further_by_the_paper_s_loss(points: Problem) -> None:
+    x, y = problems.clusters(100, 5, 20, 3.0, seed=5)
+    hard = replace(
+        points,
+        x=torch.cat([x, points.x]),
+        y=torch.cat([y, points.y]),
+        grams=unweave.fit(
+            points.model, [(x, y), *in_batches(points.x, points.y, 128)], val=points.val
+        ),
+        forget=torch.arange(100),
+    )  # fmt: skip
+    result = hard.run(objective="paper")
+    assert not result.ok
+    assert "above the target" in result.stopped
+    assert same_weights(result.model, points.model)
+
+
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"freeze_at_one": True}, {"lr": 0.1, "epochs": 3}])
+def test_without_a_direction_left_nothing_moves_and_it_says_so(points: Problem, settings: dict[str, Any]) -> None:
+    result = points.run(gamma=1.0, layers=["0"], **settings)
+    assert points.grams.layers["0"].d == 20
+    assert not result.ok
+    assert same_weights(result.model, points.model)
+    assert "Lower gamma" in result.stopped
+    assert agrees_with_its_model(result, points)
+
+
+@pytest.mark.parametrize("val", [True, False])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_learning_rate_far_too_large_is_noticed_and_undone(points: Problem, objective: str, val: bool) -> None:
+    result = points.run(objective=objective, lr=1e6, val=points.val if val else None)
+    assert all(value.isfinite().all() for value in result.model.state_dict().values())
+    val_x, val_y = torch.cat([b[0] for b in points.val]), torch.cat([b[1] for b in points.val])
+    damage = error_on(result.model, val_x, val_y) - error_on(points.model, val_x, val_y)
+    assert damage <= (5 if val else 10)
+    assert result.ok == (abs(result.final.forget_error - result.goal.error) <= result.goal.tolerance)
+    if objective == "match":
+        assert not result.ok
+        assert "Collapse" in result.stopped
+        assert "leave lr out" in result.stopped
+        assert same_weights(result.model, points.model)
+    if val:
+        assert agrees_with_its_model(result, points)
+
+
+def test_values_that_are_not_finite_are_undone(points: Problem) -> None:
+    result = points.run(objective="paper", lr=1e38)
+    assert not result.ok
+    assert "Collapse" in result.stopped
+    assert same_weights(result.model, points.model)
+
+
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"stop": "paper"}, {"stop": "epochs"}])
+def test_more_damage_than_allowed_is_undone(points: Problem, settings: dict[str, Any]) -> None:
+    result = points.run(max_damage=1e-6, **settings)
+    assert not result.ok
+    assert "Collapse" in result.stopped
+    assert "max_damage" in result.stopped
+    assert result.final.val_error <= result.history[0].val_error
+    assert agrees_with_its_model(result, points)
+    assert [look.epoch for look in result.history] == list(range(len(result.history)))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_too_few_epochs_hand_back_the_best_weights_seen(points: Problem, objective: str) -> None:
+    result = points.run(objective=objective, epochs=1)
+    assert not result.ok
+    assert "Target not reached" in result.stopped
+    assert "more epochs" in result.stopped
+    assert agrees_with_its_model(result, points)
+    assert result.summary().startswith("NOT DONE")
+    nearest = min(abs(look.forget_error - result.goal.error) for look in result.history)
+    assert abs(result.final.forget_error - result.goal.error) == pytest.approx(nearest)
+
+
+# ------------------------------------------------------------------------------------------------------------- classes
+
+
+@pytest.fixture(scope="module")
+def one_class() -> tuple[Problem, ForgetResult]:
+    problem = problems.points(spread=1.0)
+    problem = replace(problem, forget=(problem.y == 1).nonzero().squeeze(1))
+    return problem, problem.run(task="classes")
+
+
+def test_a_class_is_forgotten_down_to_chance(one_class: tuple[Problem, ForgetResult]) -> None:
+    problem, result = one_class
+    assert landed(result, problem), result.stopped
+    assert result.goal.error == 80
+    assert result.goal.words == "chance level"
+
+
+def test_only_the_classes_that_stay_are_watched(one_class: tuple[Problem, ForgetResult]) -> None:
+    problem, result = one_class
+    assert all(set(look.val_error_by_class) == {0, 2, 3, 4} for look in result.history)
+    x, y = torch.cat([b[0] for b in problem.val]), torch.cat([b[1] for b in problem.val])
+    expected = error_on(result.model, x[y != 1], y[y != 1])
+    assert result.final.val_error == pytest.approx(expected)
+    assert result.final.val_error - result.history[0].val_error <= 5
+
+
+def test_a_validation_set_without_a_class_that_stays_is_refused(one_class: tuple[Problem, ForgetResult]) -> None:
+    problem, _ = one_class
+    with pytest.raises(DataError, match="validation loader has only classes"):
+        problem.run(task="classes", val=[(x[y == 1], y[y == 1]) for x, y in problem.val])
+
+
+def test_a_class_that_is_gone_already_is_left_alone(one_class: tuple[Problem, ForgetResult]) -> None:
+    problem, _ = one_class
+    net = copy.deepcopy(problem.model)
+    with torch.no_grad():
+        net[4].bias[1] = -100
+    gone = replace(problem, model=net)
+    result = replace(gone, grams=gone.fitted()).run(task="classes")
+    assert result.ok
+    assert "Already there" in result.stopped
+    assert same_weights(result.model, net)
+
+
+def test_forgetting_every_class_is_refused(points: Problem) -> None:
+    with pytest.raises(ConfigError, match="all 5 classes"):
+        points.run(task="classes")
+
+
+# -------------------------------------------------------------------------------------------------------------- poison
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_poisoned_labels_are_left_and_the_true_ones_found_without_being_told(
+    poisoned: tuple[Problem, Tensor], watched: bool
+) -> None:
+    problem, truth = poisoned
+    assert problem.grams.held_out is None
+    result = problem.run(task="poison", val=problem.val if watched else None)
+    x = problem.x[problem.forget]
+    assert result.ok, result.stopped
+    assert error_on(problem.model, x, truth[problem.forget]) == 100
+    assert error_on(result.model, x, problem.y[problem.forget]) >= 80 - 100 / len(x)
+    assert error_on(result.model, x, truth[problem.forget]) < 40
+    assert (result.final.val_error is not None) == watched
+    if watched:
+        assert result.final.val_error <= result.history[0].val_error + 1
+        assert agrees_with_its_model(result, problem)
+
+
+def test_a_cleaned_model_is_an_ordinary_one(poisoned: tuple[Problem, Tensor]) -> None:
+    problem, _ = poisoned
+    result = problem.run(task="poison")
+    shapes = {name: value.shape for name, value in problem.model.state_dict().items()}
+    assert {name: value.shape for name, value in result.model.state_dict().items()} == shapes
+    assert list(result.model.state_dict()) == list(shapes)
+    fresh = problems.mlp()
+    fresh.load_state_dict(result.model.state_dict())
+    with torch.no_grad():
+        assert torch.equal(fresh(problem.x), result.model(problem.x))
+
+
+def test_the_trust_region_moves_the_last_layer_inside_its_core(poisoned: tuple[Problem, Tensor]) -> None:
+    problem, _ = poisoned
+    for trust, moves in ((400, True), (0, False)):
+        result = problem.run(task="poison", trust=trust)
+        given = unweave.fit(problem.model, problem.forgotten)
+        space = unweave.CoreSpace.from_grams(problem.grams - given, gamma=0.9)
+        way = (result.model[4].weight - problem.model[4].weight).detach().double()
+        share = ((way @ space.layers["4"].core[0]).norm() / way.norm()).item()
+        assert (share > 1e-2) == moves
+
+
+class Nested(nn.Module):
+    """A head inside a submodule, which torch.compile may wrap."""
+
+    def __init__(self, net: nn.Sequential, compiled: bool) -> None:
+        super().__init__()
+        net = copy.deepcopy(net)
+        self.body = nn.Sequential(*net[:4])
+        self.head = nn.Sequential(net[4])
+        if compiled:
+            self.head = torch.compile(self.head, backend="eager")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def test_a_compiled_part_of_the_model_is_cleaned_like_any_other(poisoned: tuple[Problem, Tensor]) -> None:
+    problem, _ = poisoned
+    results = []
+    for compiled in (False, True):
+        twin = replace(problem, model=Nested(problem.model, compiled))
+        twin = replace(twin, grams=twin.fitted())
+        assert twin.grams.names == ["body.0", "body.2", "head.0"]
+        results.append(twin.run(task="poison"))
+    assert results[0].ok
+    assert results[0].stopped == results[1].stopped
+    with torch.no_grad():
+        assert torch.equal(results[0].model(problem.x), results[1].model(problem.x))
+
+
+# ---------------------------------------------------------------------------------------------------- some layers only
+
+
+@pytest.mark.parametrize("layers, moved", [(["4"], {"4"}), (["2", "4"], {"2", "4"}), (1, {"4"}), (2, {"2", "4"})])
+def test_only_the_named_layers_move(points: Problem, layers: Any, moved: set[str]) -> None:
+    result = points.run(layers=layers, gamma=0.5)
+    before, after = points.model.state_dict(), result.model.state_dict()
+    assert {name.removesuffix(".weight") for name in after if not torch.equal(before[name], after[name])} == moved
+    assert set(result.ranks) == moved
+    assert result.grams.names == points.grams.names
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.5, 0.7])
+def test_one_layer_alone_lands_where_the_first_epoch_goes_but_a_little_way(points: Problem, gamma: float) -> None:
+    result = points.run(layers=["4"], gamma=gamma)
+    assert landed(result, points), result.stopped
+
+
+def test_an_unknown_layer_is_refused_with_the_nearest_name(points: Problem) -> None:
+    with pytest.raises(LayerError, match=r"Unknown layer '44'. Did you mean '4'\?"):
+        points.run(layers=["44"])
+
+
+def test_gamma_may_name_a_layer_that_is_frozen(points: Problem) -> None:
+    result = points.run(layers=["4"], gamma={"default": 0.5, "0": 0.9})
+    assert set(result.ranks) == {"4"}
+
+
+# ------------------------------------------------------------------------------------------------ one after another
+
+
+def test_two_requests_leave_the_grams_of_one_where_the_activations_agree(points: Problem) -> None:
+    a, b = torch.arange(20), torch.arange(20, 50)
+    first = replace(points, forget=a).run()
+    second = unweave.forget(first.model, points.samples(b), first.grams)
+    both = replace(points, forget=torch.arange(50)).run()
+    rest = unweave.fit(points.model, points.samples(torch.arange(50, 300)))
+    assert gap(second.grams["0"], both.grams["0"]) < 1e-10
+    assert gap(second.grams["0"], rest["0"]) < 1e-10
+    assert second.grams.samples == both.grams.samples == 250
+    assert len(second.grams.origin.forgotten) == 2
+
+
+def test_the_grams_belong_to_the_new_model(points: Problem) -> None:
+    result = points.run()
+    assert result.grams.origin.model == fingerprint(result.model)
+    assert result.grams.samples == 260
+    with pytest.raises(MismatchError, match="belong to model"):
+        unweave.forget(points.model, points.samples(torch.arange(50, 60)), result.grams)
+
+
+def test_a_second_request_lands_too(points: Problem) -> None:
+    first = points.run()
+    more = Problem(first.model, points.x, points.y, points.val, first.grams, torch.arange(40, 80))
+    assert landed(more.run(), more)
+
+
+def backwards(problem: Problem) -> Any:
+    return problem.samples(problem.forget.flip(0), size=7)
+
+
+def test_the_same_request_twice_is_refused_in_any_order_and_from_a_file(points: Problem, tmp_path: Path) -> None:
+    result = points.run()
+    result.grams.save(tmp_path / "grams.safetensors")
+    for grams in (result.grams, unweave.LayerGrams.load(tmp_path / "grams.safetensors")):
+        for loader in (points.forgotten, backwards(points)):
+            with pytest.raises(MismatchError, match=r"carried out before.*start from the model"):
+                unweave.forget(result.model, loader, grams, val=points.val)
+
+
+# ----------------------------------------------------------------------------------------------------- what is refused
+
+
+def test_grams_of_another_model_are_refused_with_both_fingerprints(points: Problem) -> None:
+    other = problems.mlp(seed=5)
+    with pytest.raises(MismatchError) as caught:
+        unweave.forget(other, points.forgotten, points.grams, points.val)
+    assert fingerprint(other)[:12] in str(caught.value)
+    assert fingerprint(points.model)[:12] in str(caught.value)
+
+
+@pytest.mark.parametrize("count", [300, 301])
+def test_a_forget_set_as_large_as_the_training_set_is_refused(points: Problem, count: int) -> None:
+    with pytest.raises(MismatchError, match=f"{count} samples with Grams of 300"):
+        replace(points, forget=torch.arange(count) % 300).run()
+
+
+def test_samples_that_were_never_fitted_are_refused(points: Problem) -> None:
+    few = replace(points, grams=unweave.fit(points.model, points.samples(torch.arange(12)), val=points.val))
+    x, y = problems.clusters(6, 5, 20, 1.7, seed=77)
+    with pytest.raises(MismatchError, match="not part of what was fitted"):
+        unweave.forget(few.model, [(x, y)], few.grams, few.val)
+
+
+# ------------------------------------------------------------------------------------------------------ kinds of models
+
+
+class Named(nn.Module):
+    """Takes its inputs by name and wraps its logits, as Hugging Face's models do."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = copy.deepcopy(net)
+
+    def forward(self, points: Tensor, scale: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.net(points * scale))
+
+
+def test_inputs_by_name_and_wrapped_logits_give_the_same_result(points: Problem) -> None:
+    def named(batches: Any) -> Any:
+        return [({"points": x, "scale": torch.ones(len(x), 1)}, y) for x, y in batches]
+
+    model = Named(points.model)
+    grams = unweave.fit(model, named(points.samples(torch.arange(300), 128)), val=named(points.val))
+    result = unweave.forget(model, named(points.forgotten), grams, val=named(points.val))
+    plain = points.run()
+    assert result.ok
+    assert torch.equal(result.model.net[4].weight, plain.model[4].weight)
+
+
+def test_a_compiled_model_gives_the_same_result(points: Problem) -> None:
+    compiled = torch.compile(copy.deepcopy(points.model), backend="eager")
+    result = unweave.forget(compiled, points.forgotten, points.grams, points.val)
+    assert same_weights(result.model, points.run().model)
+
+
+def converted(problem: Problem, change: Callable[[Any], Any]) -> Problem:
+    model = change(copy.deepcopy(problem.model))
+    twin = replace(problem, model=model, x=change(problem.x), val=[(change(x), y) for x, y in problem.val])
+    return replace(twin, grams=twin.fitted(val=twin.val))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_a_model_in_half_precision_lands(points: Problem, objective: str) -> None:
+    coarse = converted(points, lambda thing: thing.to(torch.bfloat16))
+    result = coarse.run(objective=objective)
+    assert landed(result, coarse), result.stopped
+    assert {p.dtype for p in result.model.parameters()} == {torch.bfloat16}
+    assert agrees_with_its_model(result, coarse)
+
+
+def test_a_poisoned_model_in_half_precision_is_cleaned(poisoned: tuple[Problem, Tensor]) -> None:
+    coarse = converted(poisoned[0], lambda thing: thing.to(torch.bfloat16))
+    result = coarse.run(task="poison")
+    assert result.ok, result.stopped
+    assert agrees_with_its_model(result, coarse)
+
+
+def test_channels_last_lands_and_stays_channels_last(pictures: Problem) -> None:
+    turned = converted(pictures, lambda thing: thing.to(memory_format=torch.channels_last))
+    result = turned.run()
+    assert landed(result, turned)
+    assert result.model[4].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_loader_that_runs_once_is_enough(points: Problem) -> None:
+    def once() -> Iterator[Any]:
+        yield from points.forgotten
+
+    result = unweave.forget(points.model, once(), points.grams, points.val)
+    assert landed(result, points)
