@@ -89,7 +89,7 @@ def _from_sheets(folder: Path) -> dict[str, np.ndarray]:
 
 
 def _labelled(pixels: np.ndarray, labels: np.ndarray, device: torch.device) -> Labelled:
-    x = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float() / 255
+    x = torch.tensor(pixels, device=device).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, STD))
     return Labelled(((x - mean) / std).contiguous(), torch.from_numpy(labels).long().to(device))
 
