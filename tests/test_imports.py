@@ -35,7 +35,7 @@ LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 
 PACKAGE = Path(unweave.__file__).parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
-OUTSIDE = {"experiments", "benchmarks", "tests", "examples", "helpers", "oracles", "conftest"}
+OUTSIDE = {"experiments", "benchmarks", "tests", "examples", "helpers", "oracles", "problems", "conftest"}
 
 
 def part_of(module: list[str]) -> str:

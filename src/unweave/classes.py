@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 import torch
@@ -25,7 +26,10 @@ def drop_classes(model: nn.Module, classes: Iterable[int]) -> tuple[nn.Module, d
     if not linears:
         raise ModelError(f"{type(model).__name__} has no nn.Linear layer whose rows could be its classes.")
     name, last = linears[-1]
-    dropped = sorted({int(c) for c in classes})
+    try:
+        dropped = sorted({operator.index(c) for c in classes})
+    except TypeError as error:
+        raise ConfigError(f"Invalid classes: {classes!r}. Supported: a list of class indices.") from error
     count = last.out_features
     if not dropped or dropped[0] < 0 or dropped[-1] >= count:
         raise ConfigError(f"Invalid classes: {dropped}. Layer {name!r} has the classes 0 to {count - 1}.")

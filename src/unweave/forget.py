@@ -11,7 +11,7 @@ from unweave.batches import Loader, Samples, checked, device_of, reusable
 from unweave.classes import check_forget_classes
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
-from unweave.errors import DataError, MismatchError
+from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fit import Progress, stream
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
@@ -50,7 +50,7 @@ def forget(
         DataError, ModelError, LayerError, ConfigError: see :mod:`unweave.errors`. Model and Grams are unchanged.
     """
     began = time.perf_counter()
-    config = (config or ForgetConfig()).resolved()
+    config = _check_kinds(grams, config).resolved()
     original = unwrap(model)
     check_model(original)
     names = select(config.layers, grams.names)
@@ -112,6 +112,17 @@ def forget(
         final=final,
         warnings=warnings,
     )
+
+
+def _check_kinds(grams: LayerGrams, config: ForgetConfig | None) -> ForgetConfig:
+    """Refuse what is something else altogether, such as a path in place of Grams."""
+    if not isinstance(grams, LayerGrams):
+        raise MismatchError(
+            f"grams is a {type(grams).__name__}. Pass what unweave.fit() returned, or unweave.LayerGrams.load(path)."
+        )
+    if config is not None and not isinstance(config, ForgetConfig):
+        raise ConfigError(f"config is a {type(config).__name__}. Pass unweave.ForgetConfig(...).")
+    return config or ForgetConfig()
 
 
 def _check_request(

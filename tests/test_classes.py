@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from typing import Any
+
+import problems
+import pytest
+import torch
+from helpers import small_cnn, token_classifier
+from torch import nn
+
+import unweave
+from unweave.errors import ConfigError, ModelError
+from unweave.rest import fingerprint
+
+
+@pytest.mark.parametrize("dropped, kept", [([1], [0, 2, 3, 4]), ([4, 0, 4], [1, 2, 3]), (range(3), [3, 4])])
+def test_the_smaller_model_has_the_logits_of_the_classes_that_stay(dropped: Any, kept: list[int]) -> None:
+    net, x = problems.mlp(), torch.randn(6, 20)
+    before = fingerprint(net)
+    smaller, labels = unweave.drop_classes(net, dropped)
+    torch.testing.assert_close(smaller(x), net(x)[:, kept])
+    assert labels == {old: new for new, old in enumerate(kept)}
+    assert fingerprint(net) == before
+
+
+def test_the_smaller_model_is_an_ordinary_one() -> None:
+    smaller, _ = unweave.drop_classes(problems.mlp(), [0])
+    assert smaller[4].out_features == 4
+    again = problems.mlp(classes=4)
+    again.load_state_dict(smaller.state_dict())
+    x = torch.randn(3, 20)
+    assert torch.equal(again(x), smaller(x))
+
+
+def test_flags_and_a_missing_bias_are_kept() -> None:
+    net = nn.Sequential(nn.Linear(4, 3, bias=False)).eval()
+    net[0].weight.requires_grad_(False)
+    smaller, _ = unweave.drop_classes(net, [2])
+    assert smaller[0].bias is None
+    assert not smaller[0].weight.requires_grad
+    assert not smaller.training
+
+
+def test_a_compiled_model_is_shortened_inside() -> None:
+    net = problems.mlp()
+    smaller, _ = unweave.drop_classes(torch.compile(net, backend="eager"), [0])
+    x = torch.randn(3, 20)
+    torch.testing.assert_close(smaller(x), net(x)[:, 1:])
+
+
+def test_the_last_linear_layer_is_the_classifier() -> None:
+    for net, head in ((small_cnn().eval(), "7"), (token_classifier().eval(), "head")):
+        smaller, _ = unweave.drop_classes(net, [0])
+        assert smaller.get_submodule(head).out_features == 2
+
+
+def test_a_forgotten_class_can_be_dropped_and_the_grams_stay_with_the_model_of_before() -> None:
+    problem = problems.points(spread=1.0)
+    forgotten = problem.samples((problem.y == 1).nonzero().squeeze(1))
+    config = unweave.ForgetConfig(task="classes")
+    result = unweave.forget(problem.model, forgotten, problem.grams, problem.val, config)
+    smaller, labels = unweave.drop_classes(result.model, [1])
+    stay = problem.y != 1
+    renamed = torch.tensor([labels[int(y)] for y in problem.y[stay]])
+    error = (smaller(problem.x[stay]).argmax(1) != renamed).double().mean().item()
+    assert error < 0.05
+    with pytest.raises(unweave.errors.MismatchError):
+        unweave.forget(smaller, [(problem.x[stay][:10], renamed[:10])], result.grams, problem.val)
+
+
+@pytest.mark.parametrize(
+    "classes, words",
+    [
+        ([5], "has the classes 0 to 4"),
+        ([-1], "has the classes 0 to 4"),
+        ([], "Invalid classes"),
+        (range(5), "At least two must stay"),
+        (range(4), "At least two must stay"),
+    ],
+)
+def test_classes_that_cannot_be_dropped_are_refused(classes: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        unweave.drop_classes(problems.mlp(), classes)
+
+
+def test_a_model_without_a_linear_layer_has_no_classes_to_drop() -> None:
+    with pytest.raises(ModelError, match=r"no nn\.Linear"):
+        unweave.drop_classes(nn.Sequential(nn.Conv2d(1, 2, 1)), [0])
+
+
+@pytest.mark.parametrize("classes", [["cat"], [None], [1.5], 3])
+def test_things_that_are_no_classes_are_refused(classes: Any) -> None:
+    with pytest.raises(ConfigError, match="Invalid classes"):
+        unweave.drop_classes(problems.mlp(), classes)
+
+
+def test_another_layer_that_shares_the_weight_keeps_all_of_it() -> None:
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    net[1].weight = net[0].weight
+    smaller, _ = unweave.drop_classes(net, [0])
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(smaller(x), net(x)[:, 1:])
