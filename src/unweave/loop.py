@@ -211,6 +211,8 @@ class Request:
             slow = now.look.distance - after.look.distance <= 0.03 * start.look.distance
             if self.config.lr is None and slow and not reached:
                 self.size *= 1.2
+            elif self.config.lr is None and reached and self.config.stop == "epochs":
+                self.size = max(0.8 * self.size, 2 * LEAST_STEP * self._first_size)  # nothing is left to gain
             now = after
             if self.config.stop == "poison" and reached:
                 there.append(now)
