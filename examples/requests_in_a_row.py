@@ -19,6 +19,7 @@ with tempfile.TemporaryDirectory() as folder:
     for request in (first, second):
         result = unweave.forget(model, request.batches(), unweave.LayerGrams.load(path))
         print(result.summary())
+        assert result.ok, "a request that failed must not replace what it started from"
         model = result.model
         result.grams.save(path)
     print(unweave.LayerGrams.load(path))

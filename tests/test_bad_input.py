@@ -164,7 +164,7 @@ BAD: dict[str, tuple[Callable[[Desk], Any], type[UnweaveError], str]] = {
         MismatchError,
         "600 samples with Grams of 300.*smaller part",
     ),
-    "the same request twice": (twice, MismatchError, "carried out before.*start from"),
+    "the same request twice": (twice, MismatchError, "forgotten before.*start from"),
     "a class that does not exist": (
         lambda d: unweave.drop_classes(d.problem.model, [9]),
         ConfigError,

@@ -260,11 +260,16 @@ def test_samples_are_a_loader_of_themselves() -> None:
 
 @pytest.mark.parametrize("size", [1, 3, 7])
 def test_the_digest_does_not_depend_on_order_or_batching(size: int) -> None:
-    assert samples(size, torch.tensor([6, 2, 0, 1, 5, 4, 3])).digest() == samples(7).digest()
+    shuffled = samples(size, torch.tensor([6, 2, 0, 1, 5, 4, 3])).digests("key")
+    assert sorted(shuffled) == sorted(samples(7).digests("key"))
 
 
-def digest(inputs: Any, labels: Tensor) -> str:
-    return Samples([(inputs, labels)]).digest()
+def digest(inputs: Any, labels: Tensor) -> tuple[str, ...]:
+    return Samples([(inputs, labels)]).digests("key")
+
+
+def test_the_digest_depends_on_the_key() -> None:
+    assert not set(samples(7).digests("one")) & set(samples(7).digests("two"))
 
 
 def test_the_digest_depends_on_every_sample_and_label() -> None:

@@ -100,3 +100,19 @@ def test_another_layer_that_shares_the_weight_keeps_all_of_it() -> None:
     smaller, _ = unweave.drop_classes(net, [0])
     x = torch.randn(2, 3)
     torch.testing.assert_close(smaller(x), net(x)[:, 1:])
+
+
+def test_the_layer_of_the_logits_can_be_named() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    x = torch.randn(3, 2, 5, 5)
+    smaller, labels = unweave.drop_classes(net, [1], layer="0")
+    torch.testing.assert_close(smaller(x), net(x)[:, [0, 2, 3]])
+    assert labels == {0: 0, 2: 1, 3: 2}
+    with pytest.raises(ModelError, match="layer="):
+        unweave.drop_classes(net, [1])
+
+
+def test_a_parametrised_classifier_is_refused() -> None:
+    net = nn.Sequential(torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)))
+    with pytest.raises(ModelError, match="parametrised"):
+        unweave.drop_classes(net, [1])

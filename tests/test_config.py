@@ -24,7 +24,7 @@ INVALID: list[tuple[str, Any]] = [
     ("seed", None),
     ("trust", -1),
     *[("trust_share", value) for value in (0, 1.5, nan, None)],
-    *[("max_damage", value) for value in (0, -1, nan, None)],
+    *[("max_damage", value) for value in (0, -1, nan)],
     ("task", "sample"),
     ("task", None),
     ("objective", "push"),

@@ -44,7 +44,7 @@ def test_taking_everything_out_leaves_nothing() -> None:
 def test_operands_are_not_changed() -> None:
     here, there = grams_of(rows(6)), grams_of(rows(6)[:2])
     before = [(g["layer"].clone(), g.origin, dict(g.layers)) for g in (here, there)]
-    _ = here + there, here - there, here.restricted(["layer"]), here.belonging_to("x", forgotten="y", held_out=None)
+    _ = here + there, here - there, here.restricted(["layer"]), here.belonging_to("x", forgotten=("y",), held_out=None)
     for grams, (gram, origin, layers) in zip((here, there), before, strict=True):
         assert torch.equal(grams["layer"], gram)
         assert (grams.origin, grams.layers) == (origin, layers)
@@ -95,8 +95,8 @@ def test_grams_read_like_a_mapping() -> None:
 
 def test_grams_of_a_later_model_remember_the_requests() -> None:
     grams = grams_of(rows(6))
-    later = grams.belonging_to("a" * 64, forgotten="first", held_out=None)
-    latest = later.belonging_to("b" * 64, forgotten="second", held_out=None)
+    later = grams.belonging_to("a" * 64, forgotten=("first",), held_out=None)
+    latest = later.belonging_to("b" * 64, forgotten=("second",), held_out=None)
     assert latest.origin.model == "b" * 64
     assert latest.origin.forgotten == ("first", "second")
     assert latest.samples == 6

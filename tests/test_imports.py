@@ -16,6 +16,7 @@ import unweave
 ORDER = [
     {"errors"},
     {"batches", "layers", "rest", "distributed"},
+    {"borrowed"},
     {"outcomes"},
     {"grams"},
     {"fit", "space", "store"},
@@ -23,6 +24,7 @@ ORDER = [
     {"stopping"},
     {"descent"},
     {"result"},
+    {"walk"},
     {"loop"},
     {"classes"},
     {"forget"},

@@ -729,3 +729,22 @@ def test_stride_one_reads_a_strided_convolution_at_every_pixel() -> None:
     grams = unweave.fit(net, in_batches(x, labels, 2), stride="one")
     assert gap(grams.grouped("0"), gram_of_rows(oracles.conv_rows(dense, x))) < EXACT
     assert gap(grams.grouped("2"), unweave.fit(net, in_batches(x, labels, 2)).grouped("2")) < EXACT
+
+
+class TiedByHand(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.mix = nn.Embedding(7, 5), nn.Linear(5, 5)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.mix(self.embedding(ids).mean(1)).to(self.embedding.weight.dtype)
+        return nn.functional.linear(hidden, self.embedding.weight)
+
+
+def test_a_weight_that_is_also_used_by_hand_is_refused() -> None:
+    data = [(torch.arange(12).reshape(6, 2) % 7, torch.arange(6))]
+    with pytest.raises(LayerError, match=r"'embedding'.*linear\(\).*layers="):
+        unweave.fit(TiedByHand(), data)
+    net = TiedByHand()
+    assert unweave.fit(net, data, layers=["mix"]).names == ["mix"]
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in net.modules())

@@ -59,11 +59,11 @@ def test_float64_comes_back_bit_for_bit(grams: LayerGrams, saved: Path) -> None:
 
 def test_embeddings_attention_and_requests_come_back(tmp_path: Path) -> None:
     fitted = unweave.fit(token_classifier(), in_batches(*sentences(5), 2))
-    grams = fitted.belonging_to("f" * 64, forgotten="a request", held_out=None)
+    grams = fitted.belonging_to("f" * 64, forgotten=("a sample",), held_out=None)
     grams.save(tmp_path / "g")
     loaded = LayerGrams.load(tmp_path / "g")
     assert loaded == grams
-    assert loaded.origin.forgotten == ("a request",)
+    assert loaded.origin.forgotten == ("a sample",)
     assert loaded.held_out is None
 
 
@@ -73,7 +73,7 @@ def test_float32_comes_back_to_its_rounding_and_says_so(grams: LayerGrams, saved
     loaded = LayerGrams.load(small)
     assert all(gap(loaded[name], grams[name]) < 1e-7 for name in grams)
     assert all(loaded[name].dtype == torch.float64 for name in grams)
-    assert loaded.origin.dtype == "float32"  # so that a subtraction forgives what the file rounded
+    assert loaded.origin.stored == "float32"  # so that a subtraction forgives what the file rounded
     x, labels = images(8)
     assert (loaded - unweave.fit(small_cnn(), [(x[:3], labels[:3])], transform="plain")).samples == 5
     assert same_bits(loaded.held_out, grams.held_out)
@@ -395,3 +395,31 @@ def test_nothing_in_the_package_unpickles() -> None:
     assert unsafe_lines("torch.load(p, weights_only=True)") == []
     found = {path.name: unsafe_lines(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
     assert {name: lines for name, lines in found.items() if lines} == {}
+
+
+def test_a_device_is_not_replaced_by_a_file(grams: LayerGrams, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(StoreError, match="no ordinary file"):
+        grams.save(pipe)
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("change", [lambda origin: origin.update(samples=0), lambda origin: origin.update(samples=-5)])
+def test_counts_that_cannot_be_are_refused(saved: Path, change: Any) -> None:
+    def alter(header: dict[str, str], tensors: Any) -> None:
+        origin = json.loads(header["origin"])
+        change(origin)
+        header["origin"] = json.dumps(origin)
+
+    forge(saved, alter)
+    with pytest.raises(StoreError, match=r"counts .* samples"):
+        LayerGrams.load(saved)
+
+
+def test_rank_one_grams_from_a_float32_file_keep_their_null_space(tmp_path: Path) -> None:
+    """Rounding in the file must not pass for directions of the data."""
+    x, labels = torch.randn(6, 40), torch.arange(6) % 3
+    grams = unweave.fit(torch.nn.Linear(40, 3), [(x, labels)])
+    grams.save(tmp_path / "g", dtype=torch.float32)
+    assert unweave.CoreSpace.from_grams(LayerGrams.load(tmp_path / "g"), gamma=1).ranks == {"": 6}

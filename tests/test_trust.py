@@ -7,6 +7,7 @@ import torch
 from helpers import gap, grams_from, spectrum_gram
 from torch import Tensor, nn
 
+from unweave.layers import find_layers
 from unweave.space import CoreSpace, LayerSpace
 from unweave.trust import TrustRegion, last_linear
 
@@ -117,10 +118,7 @@ def test_a_weight_of_half_precision_is_scaled_in_full_precision() -> None:
     assert trust.effective().dtype == torch.bfloat16
 
 
-def test_the_last_linear_layer_that_can_move_is_scaled() -> None:
-    gram = spectrum_gram([3.0, 2.0, 1.0])
-    grams = grams_from({"first": gram, "second": gram})
-    assert last_linear(CoreSpace.from_grams(grams)) == "second"
-    frozen = CoreSpace.from_grams(grams, {"default": 0.9, "second": 1.0}, freeze_at_one=True)
-    assert last_linear(frozen) == "first"
-    assert last_linear(CoreSpace({})) is None
+def test_the_last_linear_layer_is_scaled_whatever_comes_after_it() -> None:
+    net = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Conv1d(1, 1, 1))
+    assert last_linear(net, find_layers(net)) == "1"
+    assert last_linear(net, find_layers(net, ["2"])) is None

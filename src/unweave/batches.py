@@ -116,13 +116,23 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
 
 
 def run(model: nn.Module, inputs: Inputs) -> Tensor:
-    """Call the model as its inputs ask for: ``model(x)``, ``model(*xs)`` or ``model(**named)``."""
-    if isinstance(inputs, Mapping):
-        output = model(**inputs)
-    elif isinstance(inputs, (tuple, list)):
-        output = model(*inputs)
-    else:
-        output = model(inputs)
+    """Call the model as its inputs ask for: ``model(x)``, ``model(*xs)`` or ``model(**named)``.
+
+    Raises:
+        ModelError: the model fails on these inputs (its own error is the cause), or returns no tensor.
+    """
+    try:
+        if isinstance(inputs, Mapping):
+            output = model(**inputs)
+        elif isinstance(inputs, (tuple, list)):
+            output = model(*inputs)
+        else:
+            output = model(inputs)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError) as error:
+        given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors_of(inputs))
+        raise ModelError(f"The model failed on inputs {given}: {error} Feed it what it was trained on.") from error
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         raise ModelError(
@@ -183,18 +193,18 @@ class Samples:
         """Yield (inputs, labels) in order: a loader of this set."""
         return ((inputs, labels) for inputs, labels, _ in self.batches(size))
 
-    def digest(self) -> str:
-        """A digest of the samples that does not depend on their order or batching."""
-        parts = []
+    def digests(self, key: str) -> tuple[str, ...]:
+        """A digest of each sample under a key: the same for the same inputs and label, wherever they stand."""
+        found = []
         for inputs, labels in self._batches:
             columns = [t.detach().cpu().contiguous() for t in (*tensors_of(inputs), labels)]
             for row in zip(*columns, strict=True):
-                sample = hashlib.sha256(b"unweave.request")
+                sample = hashlib.blake2b(key=key.encode()[:64], digest_size=16)
                 for value in row:
                     sample.update(f"{tuple(value.shape)}{value.dtype}".encode())
                     sample.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-                parts.append(sample.digest())
-        return hashlib.sha256(b"".join(sorted(parts))).hexdigest()
+                found.append(sample.hexdigest())
+        return tuple(found)
 
 
 def _join(parts: list[Inputs]) -> Inputs:

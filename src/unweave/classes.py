@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -12,25 +13,28 @@ from unweave.errors import ConfigError, ModelError
 from unweave.rest import duplicate, unwrap
 
 
-def drop_classes(model: nn.Module, classes: Iterable[int]) -> tuple[nn.Module, dict[int, int]]:
+def drop_classes(
+    model: nn.Module, classes: Iterable[int], layer: str | None = None
+) -> tuple[nn.Module, dict[int, int]]:
     """A smaller model without the logits of some classes, and the map from the old labels to the new ones.
 
-    The last ``nn.Linear`` in the order of ``named_modules()`` is taken for the classifier.
+    Args:
+        model: the model to shorten; it is left untouched.
+        classes: their indices.
+        layer: the layer that computes the logits, an ``nn.Linear`` or a convolution, by its ``named_modules()`` path.
+            None takes the last ``nn.Linear`` in the order of ``named_modules()``: name the layer where that is not it.
 
     Raises:
         ConfigError: a class that does not exist, none, or so many that fewer than two would be left.
-        ModelError: no linear layer to shorten.
+        ModelError: no such layer, or one whose weight is parametrised.
     """
     smaller = duplicate(unwrap(model))
-    linears = [(name, m) for name, m in smaller.named_modules() if isinstance(m, nn.Linear)]
-    if not linears:
-        raise ModelError(f"{type(model).__name__} has no nn.Linear layer whose rows could be its classes.")
-    name, last = linears[-1]
+    name, last = _classifier(smaller, layer)
     try:
         dropped = sorted({operator.index(c) for c in classes})
     except TypeError as error:
         raise ConfigError(f"Invalid classes: {classes!r}. Supported: a list of class indices.") from error
-    count = last.out_features
+    count = last.weight.shape[0]
     if not dropped or dropped[0] < 0 or dropped[-1] >= count:
         raise ConfigError(f"Invalid classes: {dropped}. Layer {name!r} has the classes 0 to {count - 1}.")
     kept = [c for c in range(count) if c not in dropped]
@@ -39,8 +43,21 @@ def drop_classes(model: nn.Module, classes: Iterable[int]) -> tuple[nn.Module, d
     last.weight = nn.Parameter(last.weight.detach()[kept].clone(), requires_grad=last.weight.requires_grad)
     if last.bias is not None:
         last.bias = nn.Parameter(last.bias.detach()[kept].clone(), requires_grad=last.bias.requires_grad)
-    last.out_features = len(kept)
+    setattr(last, "out_features" if isinstance(last, nn.Linear) else "out_channels", len(kept))
     return smaller, {old: new for new, old in enumerate(kept)}
+
+
+def _classifier(model: nn.Module, layer: str | None) -> tuple[str, Any]:
+    """The layer whose rows are the classes."""
+    kinds = (nn.Linear,) if layer is None else (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    found = {name: m for name, m in model.named_modules() if isinstance(m, kinds) and layer in (None, name)}
+    if not found:
+        what = "no nn.Linear layer" if layer is None else f"no linear layer or convolution {layer!r}"
+        raise ModelError(f"{type(model).__name__} has {what} whose rows could be its classes. Name it with layer=.")
+    name, last = list(found.items())[-1]
+    if "weight" not in last._parameters:
+        raise ModelError(f"The weight of {name!r} is parametrised. Make it an ordinary parameter first.")
+    return name, last
 
 
 def check_forget_classes(labels: torch.Tensor, classes: int) -> None:

@@ -42,8 +42,8 @@ class ForgetConfig:
     layers: Sequence[str] | int | None = None
     """Move only these layers, or only the last k; the others are frozen."""
     seed: int = 0
-    max_damage: float = 5.0
-    """A rise of the validation error by more points than this counts as a collapse and is undone."""
+    max_damage: float | None = 5.0
+    """A rise of the validation error by more points than this counts as a collapse and is undone; None: never."""
     energy: str = "sigma"
     rank_rule: str = "paper"
     negative: str = "clip"
@@ -89,7 +89,7 @@ class ForgetConfig:
         for name in ("lr", "lr_end", "eps", "max_damage", "trust_share"):
             value = getattr(self, name)
             positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
-            if not positive and not (value is None and name in ("lr", "lr_end", "eps")):
+            if not positive and not (value is None and name in ("lr", "lr_end", "eps", "max_damage")):
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
         if self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")

@@ -11,6 +11,7 @@ Two rules turn a gradient g into a step (P is the projection):
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ class Descent:
         elif relative:
             # What rounding leaves of the core part must be small beside the step, not beside the gradient.
             steps = {name: self._project(name, step) for name, step in steps.items()}
-            length = torch.stack([steps[name].double().norm() for name in self.weights]).norm().item()
+            length = math.hypot(*(float(steps[name].double().norm()) for name in self.weights))
             factor = size / length if length > 0 else 0.0
         for name, step in steps.items():
             self._move(name, moving[name], -factor * (TRUST_LR if name not in self.weights else 1.0) * step)
@@ -169,7 +170,7 @@ class Descent:
 
     def size(self) -> float:
         """The length of all movable weights together."""
-        return float(torch.stack([w.detach().double().norm() for w in self.weights.values()]).norm())
+        return math.hypot(*(float(w.detach().double().norm()) for w in self.weights.values()))
 
     def finite(self) -> bool:
         return all(bool(torch.isfinite(value).all()) for value in self.moving().values())

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from unweave.batches import Inputs, Loader, checked, device_of, logits_of, map_tensors, run
+from unweave.borrowed import owners_only
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.grams import LayerGrams, LayerInfo, Origin
 from unweave.layers import Layer, Rows, find_layers, plain_name, readable_kind
@@ -93,7 +94,8 @@ def stream(
     with at_rest(net), ExitStack() as hooks:
         for done, (inputs, labels) in enumerate(checked(loader, what, device_of(net)), start=1):
             if done == 1:
-                constant = _constant_owners(net, found, inputs)
+                with owners_only(net, found):
+                    constant = _constant_owners(net, found, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=stride == "one"))
             for owner in constant:
                 sinks[owner].times = len(labels)
@@ -103,9 +105,11 @@ def stream(
             if progress is not None:
                 progress("fit", done, total)
     joined = Outcomes.concat(outcomes)
-    origin = Origin(fingerprint(net), _dtype_of(net), len(joined), transform, stride)
+    made_from = fingerprint(net)
+    origin = Origin(made_from, _dtype_of(net), len(joined), transform, stride, key=made_from)
     infos = {name: sums[name].info() for name in sums}
-    return LayerGrams({name: sums[name].result() for name in sums}, infos, origin), joined
+    del sinks  # so that each sum is freed as soon as its Gram is made of it
+    return LayerGrams({name: sums.pop(name).result() for name in list(sums)}, infos, origin), joined
 
 
 def _length(loader: Loader) -> int | None:
@@ -122,8 +126,7 @@ class GramSum:
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
         self.rows = 0
-        # Some accelerators (MPS) have no float64; their rows are added up on the CPU.
-        self.device = layer.parameter.device if layer.parameter.device.type != "mps" else torch.device("cpu")
+        self.device = layer.parameter.device
         self.gram = torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
 
     def add(self, rows: Rows, times: int = 1) -> None:
@@ -256,7 +259,10 @@ def _check_fired(sums: dict[str, GramSum], layers: dict[str, Layer]) -> None:
 
 
 def _check_memory(layers: dict[str, Layer]) -> None:
+    """Refuse before the pass what could not be held; the Grams end up in the machine's memory, wherever they grow."""
     sizes = {name: 8 * layer.groups * layer.d**2 for name, layer in layers.items()}
+    if not hasattr(os, "sysconf"):  # not a POSIX system: nobody to ask
+        return
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if sum(sizes.values()) > memory:
         widest = max(sizes, key=lambda name: sizes[name])

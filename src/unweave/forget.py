@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unweave.batches import Loader, Samples, checked, device_of, reusable
 from unweave.classes import check_forget_classes
@@ -16,7 +16,7 @@ from unweave.fit import Progress, stream
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Request
-from unweave.outcomes import ClassProfile, observe
+from unweave.outcomes import ClassProfile, Outcomes, observe
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult
 from unweave.space import CoreSpace
@@ -40,13 +40,15 @@ def forget(
         forget_loader: the samples to forget, as ``(inputs, labels)``, under the transform the Grams were fitted with.
             For ``task="poison"`` the labels are the wrong ones the model was trained on.
         grams: from :func:`unweave.fit`, or ``result.grams`` of the request before.
-        val: held-out samples, to aim at and to watch for damage. Needed for ``task="samples"`` unless the Grams were
-            fitted with ``val=``; recommended always.
+        val: held-out samples, to watch for damage and, in the first request, to aim at (later ones aim at what the
+            Grams keep of the original model). Needed for ``task="samples"`` unless the Grams were fitted with ``val=``;
+            recommended always.
         config: see :class:`ForgetConfig`.
         progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
 
     Raises:
-        MismatchError: Grams of another model, samples that were never fitted, or the same request twice.
+        MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
+            sums can tell: many samples, or samples unlike the others).
         DataError, ModelError, LayerError, ConfigError: see :mod:`unweave.errors`. Model and Grams are unchanged.
     """
     began = time.perf_counter()
@@ -54,63 +56,45 @@ def forget(
     original = unwrap(model)
     check_model(original)
     names = select(config.layers, grams.names)
-    device = device_of(original)
-    samples = Samples.load(forget_loader, "forget", device)
+    samples = Samples.load(forget_loader, "forget", device_of(original))
     val = None if val is None else reusable(val)
-    request_digest = _check_request(original, samples, grams, config, val)
+    digests = _check_request(original, samples, grams, config, val)
 
-    given, before = stream(
-        original,
-        list(samples.pairs(config.batch_size)),
-        "forget",
-        grams.names,
-        grams.origin.transform,
-        grams.origin.stride,
-    )
+    loader = list(samples.pairs(config.batch_size))
+    given, before = stream(original, loader, "forget", grams.names, grams.origin.transform, grams.origin.stride)
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     retained = grams - given
-    space = CoreSpace.from_grams(
-        retained.restricted(names),
-        _gamma_for(config, grams.names, names),
-        energy=config.energy,
-        rank_rule=config.rank_rule,
-        negative=config.negative,
-        freeze_at_one=config.freeze_at_one,
-        device=device if device.type == "cuda" else None,
-    )
-    held_out = grams.held_out
-    if val is not None and (held_out is None or not held_out.has(before.labels)):
-        with at_rest(original):
-            held_out = ClassProfile.of(observe(original, checked(val, "validation", device)))
+    space = _space(retained.restricted(names), config, grams.names, device_of(original))
+    held_out = _held_out(original, grams, val, before)
     goal = choose_goal(config, before, held_out)
 
     net = duplicate(original)
-    descent = _descent(net, space, config)
-    retained_classes = None
-    if config.task == "classes":
-        retained_classes = set(range(before.classes)) - set(before.labels.tolist())
-    loop = Request(descent, samples, goal, config, val, retained_classes, progress)
+    descent = _descent(net, space, config, grams.names)
+    stay = set(range(before.classes)) - set(before.labels.tolist()) if config.task == "classes" else None
+    loop = Request(descent, samples, goal, config, val, stay, progress)
     with torch.random.fork_rng(), at_rest(net, gradients=True), only_moving(net, descent.weights):
         torch.manual_seed(config.seed)
         ending, final = loop.run()
         if descent.trust is not None:
             descent.trust.fold()
-    drift = max((layer.clipped for layer in space.layers.values()), default=0.0)
-    warnings = [] if drift < 1e-3 else [f"{100 * drift:.1f} % of a layer's spectrum was negative and clipped"]
+    changed = fingerprint(net)
+    carried_out = ending.ok or changed != grams.origin.model
     return ForgetResult(
         model=net,
-        grams=retained.belonging_to(fingerprint(net), forgotten=request_digest, held_out=held_out),
+        # A request that failed and changed nothing took nothing out either: it may be tried again.
+        grams=retained.belonging_to(changed, forgotten=digests, held_out=held_out) if carried_out else grams,
         history=loop.history,
         stopped=ending.words,
         ok=ending.ok,
         goal=goal,
         config=config,
         ranks=space.ranks,
+        shift=_shift(original, net, retained.restricted(names)),
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
-        warnings=warnings,
+        warnings=_warnings(space),
     )
 
 
@@ -127,8 +111,8 @@ def _check_kinds(grams: LayerGrams, config: ForgetConfig | None) -> ForgetConfig
 
 def _check_request(
     original: nn.Module, samples: Samples, grams: LayerGrams, config: ForgetConfig, val: Loader | None
-) -> str:
-    """Refuse what cannot be right before anything is computed; returns the digest of the request."""
+) -> tuple[str, ...]:
+    """Refuse what cannot be right before anything is computed; returns the samples' digests."""
     found = fingerprint(original)
     if found != grams.origin.model:
         raise MismatchError(
@@ -140,15 +124,16 @@ def _check_request(
             f"Asked to forget {len(samples)} samples with Grams of {grams.samples}. "
             "Nothing would be retained: the forget set must be a smaller part of what was fitted."
         )
-    digest = samples.digest()
-    if digest in grams.origin.forgotten:
+    digests = samples.digests(grams.origin.key)
+    again = len(set(digests) & set(grams.origin.forgotten))
+    if again:
         raise MismatchError(
-            "This request was carried out before: these very samples are already out of the Grams. "
-            "To try again with other settings, start from the model and Grams of before that request."
+            f"{again} of these {len(samples)} samples were forgotten before: they are already out of the Grams. Leave "
+            "them out; to try again with other settings, start from the model and Grams of before that request."
         )
     if config.stop == "paper" and val is None:
         raise DataError("stop='paper' compares with the validation error after every epoch. Pass val=.")
-    return digest
+    return digests
 
 
 def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> float | dict[str, float]:
@@ -158,13 +143,54 @@ def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> 
     return {name: value for name, value in config.gamma.items() if name in names or name not in all_names}
 
 
-def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig) -> Descent:
-    layers = find_layers(net, list(space.layers))
+def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str], device: torch.device) -> CoreSpace:
+    return CoreSpace.from_grams(
+        retained,
+        _gamma_for(config, all_names, retained.names),
+        energy=config.energy,
+        rank_rule=config.rank_rule,
+        negative=config.negative,
+        freeze_at_one=config.freeze_at_one,
+        device=device if device.type == "cuda" else None,
+    )
+
+
+def _held_out(original: nn.Module, grams: LayerGrams, val: Loader | None, before: Outcomes) -> ClassProfile | None:
+    """What to aim at: ``val`` on the original model, or what the Grams kept of it once requests have changed it."""
+    kept = grams.held_out
+    if val is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
+        return kept
+    with at_rest(original):
+        return ClassProfile.of(observe(original, checked(val, "validation", device_of(original))))
+
+
+def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
+    layers = find_layers(net, all_names)
     weights = {name: layers[name].parameter for name in space.layers if name not in space.frozen}
     rule = "adam" if config.objective == "match" else "sgd"
-    name = last_linear(space) if config.task == "poison" and config.trust else None
-    if name is None:
+    name = last_linear(net, layers) if config.task == "poison" and config.trust else None
+    if name not in weights:
         return Descent(net, weights, space, rule)
     region = TrustRegion(name, weights[name], space.layers[name], config.trust, config.trust_share)
     path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
     return Descent(net, weights, space, rule, region, path)
+
+
+def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[str, float]:
+    """How far the retained rows feel each layer's change: ‖R ΔWᵀ‖ / ‖R Wᵀ‖, from G = RᵀR alone."""
+    old, new = find_layers(original, retained.names), find_layers(net, retained.names)
+    return {
+        name: _felt(retained, name, new[name].parameter - old[name].parameter)
+        / max(_felt(retained, name, old[name].parameter), 1e-300)
+        for name in retained
+    }
+
+
+def _felt(retained: LayerGrams, name: str, weight: Tensor) -> float:
+    matrix = retained.layers[name].as_matrix(weight.detach().cpu().double())
+    return float(((matrix @ retained.grouped(name)) * matrix).sum().clamp_min(0).sqrt())
+
+
+def _warnings(space: CoreSpace) -> list[str]:
+    clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
+    return [] if clipped < 1e-3 else [f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"]

@@ -59,8 +59,12 @@ class Origin:
     """A label of the user's own for the preprocessing; Grams with different labels do not mix ("": none given)."""
     stride: str = "layer"
     """"layer", or "one" for the paper's habit of reading strided convolutions at every pixel."""
+    stored: str = "float64"
+    """The precision the Grams have had at worst, on the way through files."""
+    key: str = ""
+    """Fingerprint of the model they were first fitted with; the key of the digests."""
     forgotten: tuple[str, ...] = ()
-    """Keyed digests of the requests carried out so far, so that none is carried out twice."""
+    """Keyed digests of the samples taken out so far, so that none is taken out twice."""
 
 
 class LayerGrams(Mapping[str, Tensor]):
@@ -183,7 +187,11 @@ class LayerGrams(Mapping[str, Tensor]):
 
     def _require_positive(self, name: str, result: LayerGrams) -> None:
         """Cholesky of G + tol·I exists exactly when no eigenvalue is below −tol; it is far cheaper than eigenvalues."""
-        tolerance = DRIFT_TOLERANCE if self.origin.forgotten else TOLERANCE.get(self.origin.dtype, 1e-2)
+        tolerance = (
+            DRIFT_TOLERANCE
+            if self.origin.forgotten
+            else max(TOLERANCE.get(kind, 1e-2) for kind in (self.origin.dtype, self.origin.stored))
+        )
         before, after = self._grams[name], result._grams[name]
         slack = tolerance * before.diagonal(dim1=1, dim2=2).sum(1).clamp_min(torch.finfo(torch.float64).tiny)
         shifted = after + torch.diag_embed(slack[:, None].expand(-1, after.shape[-1]))
@@ -205,10 +213,9 @@ class LayerGrams(Mapping[str, Tensor]):
             self.held_out,
         )
 
-    def belonging_to(self, model: str, *, forgotten: str | None = None, held_out: ClassProfile | None) -> LayerGrams:
+    def belonging_to(self, model: str, *, forgotten: tuple[str, ...] = (), held_out: ClassProfile | None) -> LayerGrams:
         """The same sums on record as those of another model: the one that came out of a request."""
-        requests = self.origin.forgotten + ((forgotten,) if forgotten else ())
-        origin = replace(self.origin, model=model, forgotten=requests)
+        origin = replace(self.origin, model=model, forgotten=self.origin.forgotten + forgotten)
         return LayerGrams(self._grams, self.layers, origin, held_out)
 
     def save(self, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:

@@ -1,38 +1,15 @@
-"""The loop of a request: step, look, undo what went wrong, land where the goal says, and say why it ended."""
+"""The loop of a request: which way to walk, where to land, and why it ended."""
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-
-from unweave.batches import Loader, Samples, checked
-from unweave.config import ForgetConfig
-from unweave.descent import Descent, EpochReport, State
-from unweave.errors import DataError, ModelError
-from unweave.fit import Progress
-from unweave.losses import match_loss, paper_loss, poison_loss
-from unweave.outcomes import Outcomes, observe
+from unweave.descent import EpochReport
+from unweave.errors import ModelError
 from unweave.result import Look
-from unweave.stopping import Goal, collapsed
+from unweave.walk import LEAST_STEP, Seen, Walk
 
-FIRST_STEP = 1e-4
-"""The search for a step starts where an epoch moves the weights by this share of their length …"""
-LARGEST_STEP = 1.0
-"""… and gives up here."""
-FIRST_MOVE = 0.1
-"""… and takes the first step that brings an epoch this share of the way."""
-LEAST_MOVE = 0.001
-"""… or, where none does, the one that comes nearest, if by this share of the way at least."""
-MAX_RUINS = 5
-"""How often a ruin is undone and retried at half the step before the request gives up."""
-LEAST_STEP = 1e-3
-"""A step shrunk to this share of the first one brings nothing any more."""
 PATIENCE = 3
 """De-poisoning stops after this many looks in a row with a worse validation error than the best …"""
 SAME_VAL = 0.5
@@ -45,8 +22,6 @@ SETTLED = 0.1
 """… and is done when this share of the first distance is left: a retrained model varies by more than that."""
 NUDGES = 24
 """Epochs at most to bring the error to its target once the margins are at theirs."""
-ASTRAY = 2.0
-"""A step after which the margins are so many times as far from their targets as at first is a ruin."""
 LANDING_STEPS = 16
 """Bisections between two looks; each halves the segment."""
 
@@ -59,42 +34,8 @@ class Ending:
     ok: bool
 
 
-@dataclass(frozen=True)
-class Seen:
-    """A look together with the outcomes and the weights it was taken at."""
-
-    look: Look
-    outcomes: Outcomes
-    state: State
-
-
-class Request:
-    """One request: the walk, what it is measured against, and its history."""
-
-    def __init__(
-        self,
-        descent: Descent,
-        samples: Samples,
-        goal: Goal,
-        config: ForgetConfig,
-        val: Loader | None,
-        retained_classes: set[int] | None,
-        progress: Progress | None,
-    ) -> None:
-        self.descent = descent
-        self.samples = samples
-        self.goal = goal
-        self.config = config
-        self.val = val
-        self.retained_classes = retained_classes
-        self.progress = progress
-        self.history: list[Look] = []
-        self.size = 0.0
-        self._first_size = 0.0
-        self._order = torch.Generator().manual_seed(config.seed)
-        self._began = time.perf_counter()
-        self._aim = goal
-        self._told = 0
+class Request(Walk):
+    """One request, from the first look to the ending."""
 
     # ------------------------------------------------------------------------------------------------ the whole
 
@@ -137,7 +78,7 @@ class Request:
         return None
 
     def _epochs_left(self) -> int:
-        return self.config.epochs - self.history[-1].epoch
+        return self.config.epochs - self.config.idle_first_epoch - self.history[-1].epoch
 
     # ------------------------------------------------------------------------------------------- four strategies
 
@@ -201,33 +142,35 @@ class Request:
         return self._end_at(best)
 
     def _run_on(self, start: Seen) -> tuple[Ending, Seen]:
-        """Run all epochs and keep the last weights; for poison, stop when going on costs more than it brings."""
-        now, there = start, list[Seen]()
+        """Run all epochs and keep the last weights; for poison, stop when going on costs more than it brings.
+
+        Kept for poison is the latest look at the target whose validation error is as good as the best.
+        """
+        now, chosen, least, worse = start, None, math.inf, 0
         while self._epochs_left():
             after = self._advance(now)
             if after is None:
-                return self._give_up(self._choose(there) or now)
+                return self._give_up(chosen or now)
             reached = self.goal.reached(after.look.forget_error)
-            slow = now.look.distance - after.look.distance <= 0.03 * start.look.distance
-            if self.config.lr is None and slow and not reached:
-                self.size *= 1.2
-            elif self.config.lr is None and reached and self.config.stop == "epochs":
-                self.size = max(0.8 * self.size, 2 * LEAST_STEP * self._first_size)  # nothing is left to gain
+            self._pace(now.look.distance - after.look.distance <= 0.03 * start.look.distance, reached)
             now = after
             if self.config.stop == "poison" and reached:
-                there.append(now)
-                worse = [seen for seen in there[-PATIENCE:] if _val(seen) > _least_val(there) + SAME_VAL]
-                if self.val is None or len(worse) == PATIENCE or now.look.forget_error == 100:
+                least = min(least, _val(now))
+                good = _val(now) <= least + SAME_VAL
+                chosen, worse = (now, 0) if good else (chosen, worse + 1)
+                if self.val is None or worse == PATIENCE or now.look.forget_error == 100:
                     break
         if self.config.stop == "epochs":
-            words = f"All {self.config.epochs} epochs were run, as asked: the forget error is"
+            words = f"All {now.look.epoch} epochs were run, as asked: the forget error is"
             return Ending(f"{words} {now.look.forget_error:.2f} %.", ok=True), now
-        return self._end_at(self._choose(there) or now)
+        return self._end_at(chosen or now)
 
-    def _choose(self, there: list[Seen]) -> Seen | None:
-        """Of the looks at the target, the latest whose validation error is as good as the best."""
-        good = [seen for seen in there if _val(seen) <= _least_val(there) + SAME_VAL]
-        return good[-1] if good else None
+    def _pace(self, slow: bool, reached: bool) -> None:
+        """Longer steps on the way to the target if it goes slowly; shorter ones beyond it."""
+        if self.config.lr is None and slow and not reached:
+            self.size *= 1.2
+        elif self.config.lr is None and reached and self.config.stop == "epochs":
+            self.size = max(0.8 * self.size, 2 * LEAST_STEP * self._first_size)
 
     def _papers_rule(self, start: Seen) -> tuple[Ending, Seen]:
         """Stop when the forget error exceeds the validation error of the same moment; keep the nearer of two looks."""
@@ -250,81 +193,6 @@ class Request:
             now = after
         words = f"The forget error never passed the validation error in {self.config.epochs} epochs"
         return Ending(f"{words}; by the authors' rule the weights from before the request are kept.", False), start
-
-    # ------------------------------------------------------------------------------------------- single movements
-
-    def _advance(self, now: Seen) -> Seen | None:
-        """One epoch; a ruin is undone and tried again at half the step. None when that was of no use."""
-        for _ in range(MAX_RUINS):
-            if self.size < LEAST_STEP * self._first_size:
-                return None
-            report = self._epoch()
-            after = self.look(self.history[-1].epoch + 1, report)
-            if after is not None and not self._collapsed(after.look):
-                self.history.append(after.look)
-                self._tell()
-                return after
-            self._undo(now, 0.5)
-        return None
-
-    def _tell(self) -> None:
-        """Report progress, but not the same epoch twice when one was undone."""
-        done = self.history[-1].epoch
-        if self.progress is not None and done > self._told:
-            self._told = done
-            self.progress("forget", done, self.config.epochs)
-
-    def _undo(self, now: Seen, shrink: float) -> None:
-        """Back to a look, which is then the last one, with a smaller step from there."""
-        while self.history[-1].epoch > now.look.epoch:
-            self.history.pop()
-        self.descent.restore(now.state)
-        self.descent.reset_moments()
-        self.size *= shrink
-
-    def _epoch(self) -> EpochReport:
-        config = self.config
-        size = self.size
-        if config.lr is not None and config.lr_end is not None:
-            done = self.history[-1].epoch + config.idle_first_epoch
-            size *= (config.lr_end / config.lr) ** (done / config.epochs)
-        order = self._order if config.shuffle else None
-        with _dropout(self.descent.net, config.dropout):
-            relative = config.lr is None
-            return self.descent.epoch(self.samples, self._loss, size, config.batch_size, order, relative)
-
-    def _loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-        config, margins = self.config, self._aim.margins
-        # Logits of half precision are too coarse to tell one margin from the next.
-        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.half) else logits
-        if margins is not None:
-            return match_loss(logits, labels, margins.to(logits.device)[positions])
-        assert config.lam is not None
-        assert config.eps is not None
-        return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
-
-    def _choose_size(self, start: Seen) -> float:
-        """The first of doubling steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
-        steps = math.ceil(len(self.samples) / self.config.batch_size)
-        share = FIRST_STEP
-        unit = self.descent.size() / steps
-        if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
-            unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
-        best, nearest = 0.0, (1 - LEAST_MOVE) * start.look.distance
-        while share < LARGEST_STEP:
-            self.size = share * unit
-            report = self._epoch()
-            after = self.look(1, report, with_val=False)
-            self.descent.restore(start.state)
-            self.descent.reset_moments()
-            if after is None:
-                return best or 0.5 * self.size
-            if after.look.distance <= (1 - FIRST_MOVE) * start.look.distance:
-                return self.size
-            if after.look.distance < nearest:
-                best, nearest = self.size, after.look.distance
-            share *= 2
-        return best
 
     def _land(self, low: Seen, high: Seen, best: Seen) -> tuple[Ending, Seen]:
         """Bisect the segment between a look below the target and one above it."""
@@ -349,50 +217,6 @@ class Request:
             return self._give_up(safe)
         return self._end_at(final)
 
-    # ---------------------------------------------------------------------------------------------------- looking
-
-    def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
-        """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
-        if not self.descent.finite() or (epoch > 0 and not math.isfinite(report.loss)):
-            return None
-        with torch.no_grad():
-            model = self.descent.model()
-            try:
-                outcomes = observe(model, self.samples.pairs(self.config.batch_size))
-                val = self._look_at_val(model) if with_val else None
-            except ModelError:
-                if epoch == 0:
-                    raise
-                return None
-        look = Look(
-            epoch=epoch,
-            loss=report.loss,
-            forget_error=outcomes.error,
-            val_error=None if val is None else val.error,
-            val_error_by_class=None if val is None else val.error_by_class(),
-            distance=self.goal.distance(outcomes),
-            lr=report.lr,
-            seconds=time.perf_counter() - self._began,
-        )
-        return Seen(look, outcomes, self.descent.snapshot())
-
-    def _look_at_val(self, model: nn.Module) -> Outcomes | None:
-        if self.val is None:
-            return None
-        device = self.samples.labels.device
-        outcomes = observe(model, checked(self.val, "validation", device))
-        if self.retained_classes is None:
-            return outcomes
-        kept = torch.tensor([int(label) in self.retained_classes for label in outcomes.labels])
-        if not bool(kept.any()):
-            raise DataError("The validation loader has only classes that are to be forgotten. Add those that stay.")
-        return outcomes.where(kept)
-
-    def _collapsed(self, look: Look) -> bool:
-        first = self.history[0]
-        astray = self.config.objective == "match" and look.distance > ASTRAY * first.distance
-        return astray or collapsed(look.val_error, first.val_error, self.config.max_damage)
-
     def _better(self, one: Seen, other: Seen) -> Seen:
         """The look whose error is nearer to the target; of two alike, the one whose margins are."""
         return min(one, other, key=lambda s: (abs(self.goal.gap(s.look.forget_error)), s.look.distance))
@@ -415,9 +239,11 @@ class Request:
         return Ending(f"{words}; returned to the best weights seen (epoch {best.look.epoch}). {remedy}.", ok=False)
 
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
+        allowed = self.config.max_damage
+        damage = "" if allowed is None else f", or raised the validation error by more than {allowed:g} points"
         words = (
-            f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite, drove the outputs far "
-            f"off their targets or raised the validation error by more than {self.config.max_damage:g} points"
+            f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or drove the outputs "
+            f"far off their targets{damage}"
         )
         versus = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
         remedy = "Raise gamma or max_damage" + (", or leave lr out" if self.config.lr is not None else "")
@@ -433,10 +259,6 @@ class Request:
         return f"Nothing was changed: {why}. Lower gamma, or let more layers move."
 
 
-def _least_val(looks: list[Seen]) -> float:
-    return min(map(_val, looks))
-
-
 def _val(seen: Seen) -> float:
     return math.inf if seen.look.val_error is None else seen.look.val_error
 
@@ -444,16 +266,3 @@ def _val(seen: Seen) -> float:
 def _gap_to_val(look: Look) -> float:
     assert look.val_error is not None
     return look.forget_error - look.val_error
-
-
-@contextmanager
-def _dropout(net: nn.Module, active: bool) -> Iterator[None]:
-    """Turn the dropout modules of a network in eval mode on for a while."""
-    modules = [m for m in net.modules() if isinstance(m, nn.modules.dropout._DropoutNd)] if active else []
-    for module in modules:
-        module.train()
-    try:
-        yield
-    finally:
-        for module in modules:
-            module.eval()

@@ -18,6 +18,7 @@ _SHARED = ForgetConfig(
     negative="abs",
     freeze_at_one=True,
     idle_first_epoch=True,
+    max_damage=None,
     notes=(
         "entropy: the text and the code maximise it, the printed equation minimises it; maximised here",
         "eps: the paper names no value; the code's 0.05",
@@ -56,6 +57,7 @@ PRESETS: dict[str, ForgetConfig] = {
             batch_size=100,
             shuffle=True,
             stop="epochs",
+            max_damage=5.0,
         ),
         "gamma: 0.9 in the paper; conv1 and layer2.0.conv1 fall to 0.95 in the code",
         "stop: the code runs all epochs unless the retained training error rises by 5 points; here validation error",
@@ -73,6 +75,7 @@ PRESETS: dict[str, ForgetConfig] = {
             rank_rule="lt",
             dropout=True,
             stop="epochs",
+            max_damage=5.0,
             trust_share=1.0,
         ),
         "lr: 0.05 to 0.01 in the paper, 0.1 to 0.05 in the code",

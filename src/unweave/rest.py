@@ -70,7 +70,7 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _exact_arithmetic() -> Iterator[None]:
-    """Full float32 precision, deterministic algorithms, and no fused attention; all settings are put back."""
+    """Full float32 precision, deterministic convolutions, and no fused attention; all settings are put back."""
     fastpath, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn
     deterministic, benchmark = cudnn.deterministic, cudnn.benchmark
     try:

@@ -10,6 +10,9 @@ from unweave.config import ForgetConfig
 from unweave.grams import LayerGrams
 from unweave.stopping import Goal
 
+SHOWN_CLASSES = 20
+"""How many classes a summary lists."""
+
 
 @dataclass(frozen=True)
 class Look:
@@ -48,6 +51,9 @@ class ForgetResult:
     """The settings that were used, with every default filled in."""
     ranks: dict[str, int | list[int]]
     """Directions kept out of bounds, per layer that could move."""
+    shift: dict[str, float]
+    """How far the retained samples feel each layer's change, ‖R ΔWᵀ‖ / ‖R Wᵀ‖ over its retained rows R, from the Grams
+    alone. A gauge to compare runs by, not a bound on errors."""
     seconds: float
     samples: int
     final: Look
@@ -64,14 +70,25 @@ class ForgetResult:
         ]
         if first.val_error is not None and self.final.val_error is not None:
             lines.append(f"  validation set  error {first.val_error:.2f} % -> {self.final.val_error:.2f} %")
-            worst = self.worst_class()
-            if worst is not None:
-                label, before, after = worst
-                lines.append(f"  most affected class {label}: held-out error {before:.2f} % -> {after:.2f} %")
+            lines += self._classes()
         else:
             lines.append("  no validation set: what this did to other samples was not watched")
         lines.append(f"  {len(self.history) - 1} epochs, {self.seconds:.2f} s")
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings])
+
+    def _classes(self) -> list[str]:
+        """The held-out error of each class, or of those that changed most where there are many."""
+        before, after = self.history[0].val_error_by_class, self.final.val_error_by_class
+        worst = self.worst_class()
+        if not before or not after or worst is None:
+            return []
+        shown = sorted(before, key=lambda c: before[c] - after[c])[:SHOWN_CLASSES]
+        cells = [f"{c}: {before[c]:.1f} -> {after[c]:.1f}" for c in shown]
+        label, low, high = worst
+        return [
+            f"  most affected class {label}: held-out error {low:.2f} % -> {high:.2f} %",
+            f"  held-out error by class, most affected first: {', '.join(cells)}",
+        ]
 
     def worst_class(self) -> tuple[int, float, float] | None:
         """The class whose held-out error rose most: (class, before, after); None without validation samples."""

@@ -101,10 +101,12 @@ class CoreSpace:
             if value not in known:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
         gammas = resolve_gamma(gamma, grams.names)
+        noise = torch.finfo(getattr(torch, grams.origin.stored)).eps
+        rule = _Rule(ENERGIES[energy], rank_rule, negative, noise)
         spaces = {}
         for name in grams:
             gram = grams.grouped(name).to(device or grams.grouped(name).device)
-            spaces[name] = _decompose(gram, grams.layers[name], gammas[name], ENERGIES[energy], rank_rule, negative)
+            spaces[name] = _decompose(gram, grams.layers[name], gammas[name], rule)
         frozen = frozenset(name for name in grams if freeze_at_one and gammas[name] == 1)
         return cls(spaces, frozen)
 
@@ -166,30 +168,37 @@ def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
     return {name: float(value) for name, value in values.items()}
 
 
-def _decompose(gram: Tensor, info: LayerInfo, gamma: float, power: int, rank_rule: str, negative: str) -> LayerSpace:
+@dataclass(frozen=True)
+class _Rule:
+    """How a spectrum becomes a rank: σ to a power, what is counted, negative eigenvalues, and the Grams' precision."""
+
+    power: int
+    counting: str
+    negative: str
+    noise: float
+
+
+def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> LayerSpace:
     eigenvalues, vectors = (gram, torch.ones_like(gram)) if info.d == 1 else torch.linalg.eigh(gram)
     eigenvalues = eigenvalues.reshape(info.groups, info.d)
     below = eigenvalues.clamp_max(0).abs().sum() / eigenvalues.abs().sum().clamp_min(torch.finfo(gram.dtype).tiny)
-    kept = eigenvalues.abs() if negative == "abs" else eigenvalues.clamp_min(0)
+    kept = eigenvalues.abs() if rule.negative == "abs" else eigenvalues.clamp_min(0)
     kept, order = kept.sort(dim=1, descending=True)
     vectors = vectors.gather(2, order[:, None, :].expand_as(vectors))
     sigma = kept.sqrt()
-    rank = _rank(sigma, gamma, power, rank_rule)
+    rank = _rank(sigma, gamma, rule)
     return LayerSpace(info, vectors.cpu(), sigma.cpu(), rank.cpu(), float(below))
 
 
-def _rank(sigma: Tensor, gamma: float, power: int, rule: str) -> Tensor:
+def _rank(sigma: Tensor, gamma: float, rule: _Rule) -> Tensor:
     """k per group from σ [groups, d] in descending order."""
     d = sigma.shape[1]
     # Eigenvalues are exact to about d·eps·λ_max; what is below that is no direction the data has.
-    noise = math.sqrt(d * torch.finfo(sigma.dtype).eps) * sigma[:, :1]
-    present = (sigma > noise).sum(1)
+    present = (sigma > math.sqrt(d * rule.noise) * sigma[:, :1]).sum(1)
     if gamma == 1:
         return present
-    share = (sigma**power).cumsum(1)
+    share = (sigma**rule.power).cumsum(1)
     share = share / share[:, -1:].clamp_min(torch.finfo(sigma.dtype).tiny)
-    if rule == "lt":
-        return torch.minimum((share < gamma).sum(1), present)
-    if rule == "le":
-        return torch.minimum((share <= gamma).sum(1), present)
-    return torch.minimum((share < gamma).sum(1) + 1, present)
+    counted = {"paper": (share < gamma).sum(1) + 1, "le": (share <= gamma).sum(1), "lt": (share < gamma).sum(1)}
+    # Counting below γ would leave a group of one direction, such as an embedding's id, unprotected.
+    return torch.minimum(counted[rule.counting].clamp_min(int(d == 1)), present)

@@ -98,6 +98,8 @@ def _ranks_within(outcomes: Outcomes) -> Tensor:
     return ranks
 
 
-def collapsed(val_error: float | None, val_before: float | None, max_damage: float) -> bool:
+def collapsed(val_error: float | None, val_before: float | None, max_damage: float | None) -> bool:
     """Whether the validation error has risen by more than the user allows."""
+    if max_damage is None:
+        return False
     return val_error is not None and val_before is not None and val_error > val_before + max_damage

@@ -74,6 +74,8 @@ def load_grams(path: str | PathLike[str]) -> LayerGrams:
         origin, layers = _origin(header), _layers(header)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{path} is damaged: its metadata cannot be read ({error!r}). Fit again.") from error
+    if origin.samples < 1 or any(info.rows < 0 for info in layers.values()):
+        raise StoreError(f"{path} is damaged: it counts {origin.samples} samples, or rows below zero. Fit again.")
     grams = {name: _checked_gram(path, name, info, tensors.get(f"gram.{name}")) for name, info in layers.items()}
     return LayerGrams(grams, layers, origin, _profile(path, tensors))
 
@@ -81,8 +83,8 @@ def load_grams(path: str | PathLike[str]) -> LayerGrams:
 def _origin(header: Mapping[str, str]) -> Origin:
     fields: dict[str, Any] = json.loads(header["origin"])
     fields["forgotten"] = tuple(fields["forgotten"])
-    if header["dtype"] == "float32" and fields["dtype"] == "float64":
-        fields["dtype"] = "float32"
+    if header["dtype"] == "float32":
+        fields["stored"] = "float32"
     return Origin(**fields)
 
 
@@ -177,7 +179,9 @@ def write_atomically(path: str | PathLike[str], content: bytes) -> None:
     Raises:
         StoreError: with the reason; the target is then as it was before, and no temporary file is left.
     """
-    target = Path(path)
+    target = Path(path).resolve()
+    if _is_special(target):
+        raise StoreError(f"Cannot write {target}: it is no ordinary file. Nothing was changed; choose another place.")
     # The process id alone is not enough: in a container it is the same after a crash.
     temporary = target.with_name(f".{target.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
@@ -194,10 +198,18 @@ def write_atomically(path: str | PathLike[str], content: bytes) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def _is_special(path: Path) -> bool:
+    """Whether there is a device or a pipe, which a rename would replace; what else is wrong, writing will tell."""
+    try:
+        return path.exists() and not path.is_file() and not path.is_dir()
+    except OSError:
+        return False
+
+
+def sync_folder(folder: Path) -> None:
     """Make a rename durable where the file system can; it has happened already, so a failure changes nothing."""
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)

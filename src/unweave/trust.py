@@ -11,10 +11,13 @@ At the end W_eff is written into the layer, which is then an ordinary one again.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 
-from unweave.space import CoreSpace, LayerSpace
+from unweave.layers import Layer
+from unweave.space import LayerSpace
 
 
 class TrustRegion:
@@ -45,7 +48,7 @@ class TrustRegion:
         self.scale.copy_(torch.eye(len(self.scale), dtype=self.scale.dtype, device=self.scale.device))
 
 
-def last_linear(space: CoreSpace) -> str | None:
-    """The last layer of the network that is a plain linear one, if there is any."""
-    names = [n for n, layer in space.layers.items() if layer.info.kind == "Linear" and n not in space.frozen]
+def last_linear(net: nn.Module, layers: Mapping[str, Layer]) -> str | None:
+    """The last of a network's layers that is an ``nn.Linear``, if there is any."""
+    names = [name for name, layer in layers.items() if isinstance(net.get_submodule(layer.owners[0]), nn.Linear)]
     return names[-1] if names else None

@@ -73,9 +73,9 @@ def test_functions(project: Path, cli: Cli, toy: Toy, expected: unweave.LayerGra
     done = cli("forget", "--ids", "ids.txt", "--train", f"own_data:{function}", "--json")
     assert done.code == 0, done.err
     weights = (project / "forgotten.safetensors").read_bytes()
-    assert cli("forget", "--ids", "ids.txt").code == 0
+    assert cli("forget", "--ids", "ids.txt", "--force").code == 0
     assert (project / "forgotten.safetensors").read_bytes() == weights, "the same samples as in train.npz"
-    classes = cli("forget", "--classes", "1", "--train", f"own_data:{function}", "--json")
+    classes = cli("forget", "--classes", "1", "--train", f"own_data:{function}", "--json", "--force")
     assert classes.record["samples"] == int((toy.y == 1).sum())
 
 
@@ -150,7 +150,7 @@ def test_file_names_as_ids(images: Path, cli: Cli, toy: Toy) -> None:
     done = cli("forget", "--ids", "names.txt", *data)
     assert done.code == 0, done.err
     by_name = unweave.LayerGrams.load(images / "forgotten.grams.safetensors")
-    assert cli("forget", "--ids", "ids.txt").code == 0, "the same samples by position in train.npz"
+    assert cli("forget", "--ids", "ids.txt", "--force").code == 0, "the same samples by position in train.npz"
     by_position = unweave.LayerGrams.load(images / "forgotten.grams.safetensors")
     assert by_name.origin.forgotten == by_position.origin.forgotten
 
@@ -166,9 +166,9 @@ def test_a_forget_folder_with_some_of_the_classes(images: Path, cli: Cli, toy: T
     assert done.code == 0, done.err
     assert done.record["samples"] == int((toy.y == 2).sum())
     named = ("--train=", "--val=", "--class-names", ",".join(CLASSES))
-    assert cli("forget", "--classes", "cat", "--forget", "gone", *named, "--json").record["classes"] == [2]
+    assert cli("forget", "--classes", "cat", "--forget", "gone", *named, "--json", "--force").record["classes"] == [2]
     (images / "gone" / "cow").mkdir()
-    unknown = cli("forget", "--classes", "2", "--forget", "gone", *data)
+    unknown = cli("forget", "--classes", "2", "--forget", "gone", *data, "--force")
     assert unknown.code == 1
     assert "'cow'" in unknown.err
 

@@ -158,16 +158,20 @@ def test_all_of_a_source_of_its_own(fitted: Path, toy: Toy, cli: Cli) -> None:
 
 
 def test_the_same_request_again(fitted: Path, cli: Cli) -> None:
-    """From the same start it gives the same; from where the first one ended it is refused."""
+    """It overwrites only when told to, and then gives the same; from where the first one ended it is refused."""
     assert cli("forget", "--ids", "ids.txt").code == 0
     first = (fitted / "forgotten.safetensors").read_bytes()
-    assert cli("forget", "--ids", "ids.txt").code == 0
+    repeated = cli("forget", "--ids", "ids.txt")
+    assert repeated.code == 1
+    assert "there already" in repeated.err
+    assert "--weights" in repeated.err
+    assert cli("forget", "--ids", "ids.txt", "--force").code == 0
     assert (fitted / "forgotten.safetensors").read_bytes() == first
     there = files(fitted)
     chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "2.safetensors")
     again = cli("forget", "--ids", "ids.txt", *chained)
     assert again.code == 1
-    assert "carried out before" in again.err
+    assert "forgotten before" in again.err
     assert files(fitted) == there
 
 

@@ -135,6 +135,6 @@ def test_every_class_of_a_forget_source(fitted: Path, cli: Cli) -> None:
     np.savez(fitted / "twos.npz", x=x[y == 2], y=y[y == 2])
     assert cli("forget", "--classes", "2", "--forget", "twos.npz").code == 0
     np.savez(fitted / "some.npz", x=x[:100], y=y[:100])
-    refused = cli("forget", "--classes", "0,1,2,3", "--forget", "some.npz")
+    refused = cli("forget", "--classes", "0,1,2,3", "--forget", "some.npz", "--force")
     assert refused.code == 1
     assert "all 4 classes" in refused.err

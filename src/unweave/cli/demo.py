@@ -42,9 +42,10 @@ def run(arguments: argparse.Namespace) -> int:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from unweave.demo.plots import draw
+    from unweave.demo.plots import draw, pyplot
     from unweave.demo.story import Story
 
+    pyplot()  # what is missing is better known before the work than after it
     console = Console()
     began = time.perf_counter()
     bar = Progress(

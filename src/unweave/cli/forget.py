@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--all", action="store_true", help="all samples of [data] forget")
     parser.add_argument("--drop", action="store_true", help="with --classes: also write the model without their logits")
     parser.add_argument("--keep-anyway", action="store_true", help="write the files even if the target was not reached")
-    parser.add_argument("--force", action="store_true", help="allow outputs to overwrite the input weights and Grams")
+    parser.add_argument("--force", action="store_true", help="overwrite files that are there already")
     add_flags(parser, "forget")
 
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     values = read_values(arguments)
     places = Places.of(values)
     inputs = {"[model] weights": values.get("model", "weights"), "[fit] grams": values.get("fit", "grams")}
-    check_places(places.used(arguments.drop), values, inputs, arguments.force)
+    check_places(places.used(arguments.drop), values, inputs, arguments.force, once=True)
     with own_modules(), working("forget", quiet=arguments.quiet, clean_stdout=arguments.json) as report:
         before, selection, result = _carry_out(arguments, values, report)
     kept = result.ok or arguments.keep_anyway

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unweave.cli.configfile import Values
 from unweave.errors import ConfigError, ModelError, StoreError
-from unweave.store import write_atomically
+from unweave.store import sync_folder, write_atomically
 
 Write = Callable[[Path], None]
 """Writes one file to the path it is given."""
@@ -54,12 +54,14 @@ class Places:
         return {name: path for name, path in vars(self).items() if drop or name not in ("dropped", "labels")}
 
 
-def check_places(outputs: Mapping[str, Path], values: Values, inputs: Mapping[str, Path | None], force: bool) -> None:
+def check_places(
+    outputs: Mapping[str, Path], values: Values, inputs: Mapping[str, Path | None], force: bool, once: bool = False
+) -> None:
     """Refuse places that cannot be written or are taken, before hours are spent.
 
     Raises:
         ConfigError: two outputs in one place, an output in the place of the data or settings, or (without ``force``) in
-            that of an input.
+            that of an input or, with ``once``, of anything that is there already.
         StoreError: a place that cannot be written.
     """
     seen: dict[Path, str] = {}
@@ -72,6 +74,8 @@ def check_places(outputs: Mapping[str, Path], values: Values, inputs: Mapping[st
         _require_other(name, path, never, "Choose another place.")
         if not force:
             _require_other(name, path, inputs, "Choose another place, or pass --force to overwrite it.")
+        if once and not force:
+            _require_free(name, path)
         _require_writable(name, path)
 
 
@@ -81,10 +85,21 @@ def _require_other(name: str, path: Path, taken: Mapping[str, Path | str | None]
             raise ConfigError(f"The {name} would overwrite {what}, {path}. {remedy}")
 
 
+def _require_free(name: str, path: Path) -> None:
+    """What a command wrote before is the only copy of a request that was carried out: it is not lost by a repeat."""
+    if path.is_file():
+        raise ConfigError(
+            f"The {name} would overwrite {path}, which is there already. To go on from an earlier request, name its "
+            "files with --weights and --grams and choose another --out; to overwrite, pass --force."
+        )
+
+
 def _require_writable(name: str, path: Path) -> None:
     folder = path.parent
     if path.is_dir():
         raise StoreError(f"Cannot write the {name} to {path}: it is a folder. Name a file.")
+    if path.exists() and not path.is_file():
+        raise StoreError(f"Cannot write the {name} to {path}: it is no ordinary file. Name another.")
     if not folder.is_dir():
         raise StoreError(f"Cannot write the {name} to {path}: there is no folder {folder}. Make it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -159,21 +174,12 @@ class Staged:
         for temporary, target in self._files:
             try:
                 os.replace(temporary, target)
-                _sync(target.parent)
             except OSError as error:
                 done = f"already in place: {', '.join(map(str, placed))}" if placed else "nothing was changed"
                 raise StoreError(f"Cannot write {target}: {error.strerror} ({done}). Run the command again.") from error
+            sync_folder(target.parent)
             placed.append(target)
         return placed
-
-
-def _sync(folder: Path) -> None:
-    """Make a rename last through a power cut, before the next one is made."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from unweave.errors import ConfigError
 COLOURS = {"original": "#9aa5b1", "unlearned": "#d1495b", "retrained": "#2a6f97"}
 
 
-def draw(chapters: list[Chapter], path: Path) -> None:
-    """Write a PNG with three panels.
+def pyplot() -> Any:
+    """matplotlib, drawing to files only.
 
     Raises:
-        ConfigError: matplotlib is not installed.
+        ConfigError: it is not installed.
     """
     try:
         import matplotlib
@@ -26,6 +26,12 @@ def draw(chapters: list[Chapter], path: Path) -> None:
         raise ConfigError(
             "The demonstration draws with matplotlib. Install it: pip install 'unweave[demo]'."
         ) from error
+    return plt
+
+
+def draw(chapters: list[Chapter], path: Path) -> None:
+    """Write a PNG with three panels."""
+    plt = pyplot()
     figure, panels = plt.subplots(1, 3, figsize=(13, 3.8), layout="constrained")
     _errors(panels[0], chapters)
     _way(panels[1], chapters[0])

@@ -6,7 +6,6 @@ import gc
 import json
 import platform
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -100,11 +99,10 @@ class Story:
             "class": requests.one_class(train).forget,
             "poison": split.forget,
         }
-        gone = [weakref.ref(train.x), weakref.ref(swapped.x)]
+        memory = train.x.untyped_storage().data_ptr()
         del train, swapped, split
         working.unlink()
-        gc.collect()
-        if any(reference() is not None for reference in gone):
+        if _in_use(memory):
             raise RuntimeError("the training set is still in memory: the demonstration would prove nothing")
         self.say("lose     the training set is deleted from disk and from memory; what follows runs without it")
         return clean, poisoned, asked, judge
@@ -213,6 +211,13 @@ class Story:
         }
         document = {"made_by": made_by, "chapters": [asdict(chapter) for chapter in self.chapters]}
         write_atomically(self.out / "result.json", json.dumps(document, indent=1).encode())
+
+
+def _in_use(memory: int) -> bool:
+    """Whether any tensor, be it a view, still holds the memory at this address."""
+    gc.collect()
+    tensors = (thing for thing in gc.get_objects() if type(thing) is torch.Tensor)
+    return any(tensor.untyped_storage().data_ptr() == memory for tensor in tensors)
 
 
 def _with_retained(errors: Errors, retained: float) -> Errors:

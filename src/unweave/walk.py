@@ -1,0 +1,206 @@
+"""Walk: the single movements of a request: an epoch, a look, an undo, the choice of a step."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unweave.batches import Loader, Samples, checked
+from unweave.config import ForgetConfig
+from unweave.descent import Descent, EpochReport, State
+from unweave.errors import DataError, ModelError
+from unweave.fit import Progress
+from unweave.losses import match_loss, paper_loss, poison_loss
+from unweave.outcomes import Outcomes, observe
+from unweave.result import Look
+from unweave.stopping import Goal, collapsed
+
+FIRST_STEP = 1e-4
+"""The search for a step starts where an epoch moves the weights by this share of their length …"""
+LARGEST_STEP = 1.0
+"""… and gives up here."""
+FIRST_MOVE = 0.1
+"""… and takes the first step that brings an epoch this share of the way."""
+LEAST_MOVE = 0.001
+"""… or, where none does, the one that comes nearest, if by this share of the way at least."""
+MAX_RUINS = 5
+"""How often a ruin is undone and retried at half the step before the request gives up."""
+LEAST_STEP = 1e-3
+"""A step shrunk to this share of the first one brings nothing any more."""
+ASTRAY = 2.0
+"""A step after which the margins are so many times as far from their targets as at first is a ruin."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A look together with the outcomes and the weights it was taken at."""
+
+    look: Look
+    outcomes: Outcomes
+    state: State
+
+
+class Walk:
+    """The walk of the weights so far: where it is, what it aims at, and what was seen on the way."""
+
+    def __init__(
+        self,
+        descent: Descent,
+        samples: Samples,
+        goal: Goal,
+        config: ForgetConfig,
+        val: Loader | None,
+        retained_classes: set[int] | None,
+        progress: Progress | None,
+    ) -> None:
+        self.descent = descent
+        self.samples = samples
+        self.goal = goal
+        self.config = config
+        self.val = val
+        self.retained_classes = retained_classes
+        self.progress = progress
+        self.history: list[Look] = []
+        self.size = 0.0
+        self._first_size = 0.0
+        self._order = torch.Generator().manual_seed(config.seed)
+        self._began = time.perf_counter()
+        self._aim = goal
+        self._told = 0
+
+    def _advance(self, now: Seen) -> Seen | None:
+        """One epoch; a ruin is undone and tried again at half the step. None when that was of no use.
+
+        A learning rate that the user gave is not changed behind their back: there the first ruin is the last.
+        """
+        for _ in range(MAX_RUINS if self.config.lr is None else 1):
+            if self.size < LEAST_STEP * self._first_size:
+                return None
+            report = self._epoch()
+            after = self.look(self.history[-1].epoch + 1, report)
+            if after is not None and not self._collapsed(after.look):
+                self.history.append(after.look)
+                self._tell()
+                return after
+            self._undo(now, 0.5)
+        return None
+
+    def _tell(self) -> None:
+        """Report progress, but not the same epoch twice when one was undone."""
+        done = self.history[-1].epoch
+        if self.progress is not None and done > self._told:
+            self._told = done
+            self.progress("forget", done, self.config.epochs)
+
+    def _undo(self, now: Seen, shrink: float) -> None:
+        """Back to a look, which is then the last one, with a smaller step from there."""
+        while self.history[-1].epoch > now.look.epoch:
+            self.history.pop()
+        self.descent.restore(now.state)
+        self.descent.reset_moments()
+        self.size *= shrink
+
+    def _epoch(self) -> EpochReport:
+        config = self.config
+        size = self.size
+        if config.lr is not None and config.lr_end is not None:
+            done = self.history[-1].epoch + config.idle_first_epoch
+            size *= (config.lr_end / config.lr) ** (done / config.epochs)
+        order = self._order if config.shuffle else None
+        with _dropout(self.descent.net, config.dropout):
+            relative = config.lr is None
+            return self.descent.epoch(self.samples, self._loss, size, config.batch_size, order, relative)
+
+    def _loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        config, margins = self.config, self._aim.margins
+        # Logits of half precision are too coarse to tell one margin from the next.
+        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.half) else logits
+        if margins is not None:
+            return match_loss(logits, labels, margins.to(logits.device)[positions])
+        assert config.lam is not None
+        assert config.eps is not None
+        return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
+
+    def _choose_size(self, start: Seen) -> float:
+        """The first of doubling steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
+        steps = math.ceil(len(self.samples) / self.config.batch_size)
+        share = FIRST_STEP
+        unit = self.descent.size() / steps
+        if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
+            unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
+        best, nearest = 0.0, (1 - LEAST_MOVE) * start.look.distance
+        while share < LARGEST_STEP:
+            self.size = share * unit
+            report = self._epoch()
+            after = self.look(1, report, with_val=False)
+            self.descent.restore(start.state)
+            self.descent.reset_moments()
+            if after is None:
+                return best or 0.5 * self.size
+            if after.look.distance <= (1 - FIRST_MOVE) * start.look.distance:
+                return self.size
+            if after.look.distance < nearest:
+                best, nearest = self.size, after.look.distance
+            share *= 2
+        return best
+
+    def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
+        """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
+        if not self.descent.finite() or (epoch > 0 and not math.isfinite(report.loss)):
+            return None
+        with torch.no_grad():
+            model = self.descent.model()
+            try:
+                outcomes = observe(model, self.samples.pairs(self.config.batch_size))
+                val = self._look_at_val(model) if with_val else None
+            except ModelError:
+                if epoch == 0:
+                    raise
+                return None
+        look = Look(
+            epoch=epoch,
+            loss=report.loss,
+            forget_error=outcomes.error,
+            val_error=None if val is None else val.error,
+            val_error_by_class=None if val is None else val.error_by_class(),
+            distance=self.goal.distance(outcomes),
+            lr=report.lr,
+            seconds=time.perf_counter() - self._began,
+        )
+        return Seen(look, outcomes, self.descent.snapshot())
+
+    def _look_at_val(self, model: nn.Module) -> Outcomes | None:
+        if self.val is None:
+            return None
+        device = self.samples.labels.device
+        outcomes = observe(model, checked(self.val, "validation", device))
+        if self.retained_classes is None:
+            return outcomes
+        kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.retained_classes)))
+        if not bool(kept.any()):
+            raise DataError("The validation loader has only classes that are to be forgotten. Add those that stay.")
+        return outcomes.where(kept)
+
+    def _collapsed(self, look: Look) -> bool:
+        first = self.history[0]
+        astray = self.config.objective == "match" and look.distance > ASTRAY * first.distance
+        return astray or collapsed(look.val_error, first.val_error, self.config.max_damage)
+
+
+@contextmanager
+def _dropout(net: nn.Module, active: bool) -> Iterator[None]:
+    """Turn the dropout modules of a network in eval mode on for a while."""
+    modules = [m for m in net.modules() if isinstance(m, nn.modules.dropout._DropoutNd)] if active else []
+    for module in modules:
+        module.train()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.eval()
