@@ -15,7 +15,8 @@ import unweave
 
 ORDER = [
     {"errors"},
-    {"batches", "layers", "rest", "distributed"},
+    {"batches", "rows", "rest", "distributed"},
+    {"layers"},
     {"borrowed"},
     {"outcomes"},
     {"grams"},

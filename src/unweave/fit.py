@@ -20,9 +20,10 @@ from unweave.batches import Inputs, Loader, checked, device_of, logits_of, map_t
 from unweave.borrowed import owners_only
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.grams import LayerGrams, LayerInfo, Origin
-from unweave.layers import Layer, Rows, find_layers, plain_name, readable_kind
+from unweave.layers import Layer, find_layers, plain_name, readable_kind
 from unweave.outcomes import ClassProfile, Outcomes, observe, read
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
+from unweave.rows import Rows
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""

@@ -1,0 +1,132 @@
+"""How each known layer type reads its input: as rows [n, d] or [groups, n, d] that its weight multiplies.
+
+Pure functions of a module and what it is called with; :mod:`unweave.layers` says which type uses which.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Rows = Tensor | Iterable[Tensor]
+"""Rows [n, d] or [groups, n, d], whole or in chunks."""
+
+Tap = tuple[str, Callable[[], Rows]]
+"""The path of a weight's owner below the hooked module ("" for the module itself), and how to get its rows."""
+
+PATCH_ELEMENTS = 1 << 22
+"""How many numbers one chunk of convolution patches may hold."""
+
+
+def linear_rows(module: nn.Module, x: Tensor) -> Tensor:
+    """The vectors along the last axis, [n, in]."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def conv_rows(module: Any, x: Tensor, strided: bool = True) -> Iterator[Tensor]:
+    """Patches of the padded input, [groups, n, in/groups · kernel], a bounded chunk at a time.
+
+    The patches are a strided *view* of the padded input, so only the chunk that is copied out takes memory.
+    """
+    axes = len(module.kernel_size)
+    x = x if x.dim() == axes + 2 else x.unsqueeze(0)
+    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
+    x = F.pad(x, _reversed_padding(module), mode=mode)
+    stride = module.stride if strided else (1,) * axes
+    geometry = list(zip(x.shape[2:], module.kernel_size, stride, module.dilation, strict=True))
+    out = [(size - dilation * (k - 1) - 1) // step + 1 for size, k, step, dilation in geometry]
+    steps = x.stride()[2:]
+    view = x.as_strided(
+        (*x.shape[:2], *out, *module.kernel_size),
+        (
+            *x.stride()[:2],
+            *(s * step for s, step in zip(steps, stride, strict=True)),
+            *(s * dilation for s, dilation in zip(steps, module.dilation, strict=True)),
+        ),
+    )
+    groups, channels = module.groups, x.shape[1] // module.groups
+    # [N, groups, channels, *out, *kernel] -> [groups, N, *out, channels, *kernel]
+    view = view.unflatten(1, (groups, channels))
+    view = view.permute(1, 0, *range(3, 3 + axes), 2, *range(3 + axes, 3 + 2 * axes))
+    yield from _chunks(view, axes)
+
+
+def _chunks(view: Tensor, axes: int) -> Iterator[Tensor]:
+    """Split a patch view [groups, N, *out, channels, *kernel] along N, and along the first out axis if need be."""
+    groups, samples, lines = view.shape[:3]
+    d = view.shape[2 + axes :].numel()
+    per_line = groups * view.shape[3 : 2 + axes].numel() * d
+    line_step = max(1, min(lines, PATCH_ELEMENTS // max(per_line, 1)))
+    sample_step = max(1, PATCH_ELEMENTS // max(per_line * lines, 1)) if line_step == lines else 1
+    for i in range(0, samples, sample_step):
+        for j in range(0, lines, line_step):
+            yield view[:, i : i + sample_step, j : j + line_step].reshape(groups, -1, d)
+
+
+def _reversed_padding(module: Any) -> list[int]:
+    """Padding as F.pad wants it: last axis first, (before, after) for each."""
+    sides: list[int] = []
+    for axis in reversed(range(len(module.kernel_size))):
+        if module.padding == "valid":
+            before = after = 0
+        elif module.padding == "same":
+            total = module.dilation[axis] * (module.kernel_size[axis] - 1)
+            before, after = total // 2, total - total // 2
+        else:
+            before = after = module.padding[axis]
+        sides += [before, after]
+    return sides
+
+
+def conv_transpose_rows(module: Any, x: Tensor) -> Tensor:
+    """Input pixels: y = Σ over taps k of W[:, :, k]ᵀ x(pixel), so each tap sees the channels of each pixel."""
+    axes = len(module.kernel_size)
+    x = x if x.dim() == axes + 2 else x.unsqueeze(0)
+    pixels = x.unflatten(1, (module.groups, -1)).flatten(3)  # [N, groups, in/groups, pixels]
+    rows: Tensor = pixels.permute(1, 0, 3, 2).reshape(module.groups, -1, pixels.shape[2])
+    return rows
+
+
+def embedding_rows(module: Any, ids: Tensor) -> Iterator[Tensor]:
+    """Each id is a group of its own with d = 1, and its Gram is how often it occurs.
+
+    A row of value 2^k stands for 4^k ones: a count is written in base 4, so that its Gram is a whole number without
+    rounding, and an id that only forgotten samples had is left with exactly 0.
+    """
+    counts = torch.bincount(ids.reshape(-1), minlength=module.num_embeddings)
+    rows = torch.arange(3, device=ids.device)
+    power = 1.0
+    while bool(counts.any()):
+        yield power * (rows < counts[:, None] % 4).float().unsqueeze(2)
+        counts, power = counts // 4, 2 * power
+
+
+def attention_taps(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterable[Tap]:
+    """Queries, keys and values for the input projection, [3, n, embed], and what the output projection is given."""
+    call = inspect.signature(nn.MultiheadAttention.forward).bind(module, *args, **kwargs)
+
+    def in_proj() -> Tensor:
+        inputs = [linear_rows(module, call.arguments[key]) for key in ("query", "key", "value")]
+        # Cross-attention has fewer queries than keys: zero rows add nothing to a Gram.
+        longest = max(len(x) for x in inputs)
+        return torch.stack([F.pad(x, (0, 0, 0, longest - len(x))) for x in inputs])
+
+    def out_proj() -> Tensor:
+        # With the identity as output projection, attention returns what the real one is given.
+        twin = copy.copy(module)
+        embed = module.embed_dim
+        identity = nn.Linear(embed, embed, bias=False, device="meta")
+        identity.weight = nn.Parameter(
+            torch.eye(embed, dtype=module.out_proj.weight.dtype, device=module.out_proj.weight.device)
+        )
+        twin._modules = {"out_proj": identity}
+        attended: Tensor = nn.MultiheadAttention.forward(twin, *args, **kwargs)[0]
+        return linear_rows(module, attended)
+
+    return [("", in_proj), ("out_proj", out_proj)]
