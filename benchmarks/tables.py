@@ -42,8 +42,8 @@ def _seeds(document: dict[str, Any]) -> str:
         f"points: on the forget set {each['forgotten']} (mean {mean['forgotten']:+.1f}), on the test set "
         f"{each['test']} (mean {mean['test']:+.1f}); on the retained set less the original's: {each['retained']} "
         f"(mean {mean['retained']:+.1f}). Single seeds scatter because retraining does: a second retrained network, "
-        f"from another seed, is {other['forgotten']} points from the first on the forget set and {other['test']} on the "
-        "test set."
+        f"from another seed, is {other['forgotten']} points from the first on the forget set and {other['test']} on "
+        "the test set."
     )
 
 
