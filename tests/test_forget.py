@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 import unweave
 from unweave import ForgetConfig, ForgetResult
+from unweave.descent import Descent
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError
 from unweave.loop import Request
 from unweave.rest import fingerprint
@@ -778,3 +779,24 @@ def test_the_shift_is_what_retained_rows_feel(points: Problem) -> None:
     old, new = (dict(m.named_modules())[name].weight.detach().double() for m in (points.model, result.model))
     expected = (rows @ (new - old).T).norm() / (rows @ old.T).norm()
     assert result.shift[name] == pytest.approx(float(expected), rel=1e-6)
+
+
+def test_an_idle_first_epoch_counts_among_the_epochs(points: Problem) -> None:
+    """The authors' epoch 0 only evaluates: of 5 epochs, 4 move the weights."""
+    settings = {"objective": "paper", "stop": "epochs", "lr": 1e-6, "epochs": 5}
+    assert points.run(**settings, idle_first_epoch=True).history[-1].epoch == 4
+    assert points.run(**settings).history[-1].epoch == 5
+
+
+def test_a_learning_rate_of_the_user_s_is_not_changed(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ruin ends the request; without lr= smaller steps would be tried."""
+    sizes: list[float] = []
+    epoch = Descent.epoch
+
+    def noted(self: Descent, samples: Any, loss: Any, size: float, *rest: Any) -> Any:
+        sizes.append(size)
+        return epoch(self, samples, loss, size, *rest)
+
+    monkeypatch.setattr(Descent, "epoch", noted)
+    assert not points.run(objective="paper", lr=1e6).ok
+    assert sizes == [1e6]

@@ -417,7 +417,7 @@ def test_counts_that_cannot_be_are_refused(saved: Path, change: Any) -> None:
         LayerGrams.load(saved)
 
 
-def test_rank_one_grams_from_a_float32_file_keep_their_null_space(tmp_path: Path) -> None:
+def test_grams_of_low_rank_keep_their_null_space_through_a_float32_file(tmp_path: Path) -> None:
     """Rounding in the file must not pass for directions of the data."""
     x, labels = torch.randn(6, 40), torch.arange(6) % 3
     grams = unweave.fit(torch.nn.Linear(40, 3), [(x, labels)])
