@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +21,8 @@ from unweave.descent import Descent
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError
 from unweave.loop import Request
 from unweave.rest import fingerprint
+
+forgetting = importlib.import_module("unweave.forget")  # the name unweave.forget is the function
 
 
 def error_on(net: nn.Module, x: Tensor, y: Tensor) -> float:
@@ -800,3 +803,33 @@ def test_a_learning_rate_of_the_user_s_is_not_changed(points: Problem, monkeypat
     monkeypatch.setattr(Descent, "epoch", noted)
     assert not points.run(objective="paper", lr=1e6).ok
     assert sizes == [1e6]
+
+
+# ------------------------------------------------------------------------------------------------------------ warnings
+
+
+def warned(points: Problem, **changes: Any) -> list[str]:
+    """The warnings of a request whose outcome is changed by hand."""
+    result = points.run()
+    space = unweave.CoreSpace.from_grams(points.grams)
+    facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal} | changes
+    return forgetting._warnings(space, **facts)
+
+
+def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
+    assert warned(points) == []
+
+
+def test_a_large_shift_is_a_warning_that_names_the_layer(points: Problem) -> None:
+    assert "layer '2' change by 70 %" in warned(points, shift={"0": 0.1, "2": 0.7})[0]
+
+
+def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: Problem) -> None:
+    first = replace(points.run().history[0], val_error_by_class={0: 10.0, 1: 10.0})
+    (text,) = warned(points, first=first, final=replace(first, val_error_by_class={0: 9.0, 1: 25.0}))
+    assert text == "the held-out error of class 1 rose from 10.0 to 25.0 %"
+
+
+def test_samples_that_look_unseen_from_the_start_are_a_warning(points: Problem) -> None:
+    first = replace(points.run().history[0], forget_error=95.0)
+    assert "were these samples trained on" in warned(points, first=first)[0]

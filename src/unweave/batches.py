@@ -132,7 +132,12 @@ def run(model: nn.Module, inputs: Inputs) -> Tensor:
         raise
     except (RuntimeError, TypeError) as error:
         given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors_of(inputs))
-        raise ModelError(f"The model failed on inputs {given}: {error} Feed it what it was trained on.") from error
+        called = {True: "model(**inputs)", False: "model(*inputs)"}[isinstance(inputs, Mapping)]
+        called = "model(inputs)" if isinstance(inputs, Tensor) else called
+        raise ModelError(
+            f"The model failed on inputs {given}, called as {called}: {str(error).rstrip('.')}. Feed it what it was "
+            "trained on, or wrap it so that it can be called this way."
+        ) from error
     logits = getattr(output, "logits", output)
     if not isinstance(logits, Tensor):
         raise ModelError(

@@ -18,10 +18,15 @@ from unweave.layers import find_layers, select
 from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes, observe
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
-from unweave.result import ForgetResult
+from unweave.result import ForgetResult, Look
 from unweave.space import CoreSpace
-from unweave.stopping import choose_goal
+from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear
+
+LARGE_SHIFT = 0.2
+"""A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration's: 0.02)."""
+LARGE_CLASS_RISE = 10.0
+"""A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 
 
 def forget(
@@ -79,6 +84,7 @@ def forget(
         if descent.trust is not None:
             descent.trust.fold()
     changed = fingerprint(net)
+    shift = _shift(original, net, retained.restricted(names))
     carried_out = ending.ok or changed != grams.origin.model
     return ForgetResult(
         model=net,
@@ -90,11 +96,11 @@ def forget(
         goal=goal,
         config=config,
         ranks=space.ranks,
-        shift=_shift(original, net, retained.restricted(names)),
+        shift=shift,
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
-        warnings=_warnings(space),
+        warnings=_warnings(space, shift, loop.history[0], final, goal),
     )
 
 
@@ -191,6 +197,21 @@ def _felt(retained: LayerGrams, name: str, weight: Tensor) -> float:
     return float(((matrix @ retained.grouped(name)) * matrix).sum().clamp_min(0).sqrt())
 
 
-def _warnings(space: CoreSpace) -> list[str]:
+def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal) -> list[str]:
+    """What a person should look at even though, or especially because, the request is done."""
+    warnings = []
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
-    return [] if clipped < 1e-3 else [f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"]
+    if clipped >= 1e-3:
+        warnings.append(f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped")
+    if not goal.at_least and first.forget_error >= goal.error > 0:
+        warnings.append(
+            f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
+            "these samples trained on, under this very transform, and is the validation set held out?"
+        )
+    name = max(shift, key=lambda name: shift[name], default="")
+    if shift.get(name, 0.0) > LARGE_SHIFT:
+        warnings.append(f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors")
+    before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
+    for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
+        warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")
+    return warnings

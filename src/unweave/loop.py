@@ -224,7 +224,7 @@ class Request(Walk):
     # ------------------------------------------------------------------------------------------------------ words
 
     def _versus(self, seen: Seen) -> str:
-        return f"{seen.look.forget_error:.2f} %, the target {self.goal.error:.2f} % ({self.goal.words})"
+        return f"{seen.look.forget_error:.2f} %, the target {self.goal}"
 
     def _end_at(self, seen: Seen) -> tuple[Ending, Seen]:
         """End at a look, which may be as far as it got."""
@@ -246,7 +246,8 @@ class Request(Walk):
             f"far off their targets{damage}"
         )
         versus = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
-        remedy = "Raise gamma or max_damage" + (", or leave lr out" if self.config.lr is not None else "")
+        remedy = "Another gamma may help; a larger max_damage accepts more harm to other samples"
+        remedy += "; or leave lr out" if self.config.lr is not None else ""
         return Ending(f"{words}; {versus}. {remedy}.", ok=False), best
 
     def _nowhere_to_go(self) -> str:

@@ -66,7 +66,7 @@ class ForgetResult:
         lines = [
             f"{'done' if self.ok else 'NOT DONE'}: {self.stopped}",
             f"  forget set ({self.samples} samples) error {first.forget_error:.2f} % -> {self.final.forget_error:.2f} %"
-            f"   target {self.goal.error:.2f} % ({self.goal.words})",
+            f"   target {self.goal}",
         ]
         if first.val_error is not None and self.final.val_error is not None:
             lines.append(f"  validation set  error {first.val_error:.2f} % -> {self.final.val_error:.2f} %")

@@ -42,6 +42,9 @@ class Goal:
     spread: float = math.inf
     """How much held-out margins vary; infinite where only the error counts."""
 
+    def __str__(self) -> str:
+        return f"{'at least ' if self.at_least else ''}{self.error:.2f} % ({self.words})"
+
     def gap(self, error: float) -> float:
         """How far an error is from the target, in points, signed: negative while too little is forgotten."""
         return error - self.error
