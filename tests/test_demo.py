@@ -154,3 +154,12 @@ def test_a_training_set_that_somebody_still_holds_stops_the_story(
     monkeypatch.setattr(story.Story, "train_and_fit", hold)
     with pytest.raises(RuntimeError, match="still in memory"):
         story.Story(tmp_path, 0, lambda text: None, lambda *_: None).learn()
+
+
+def test_memory_is_in_use_while_a_view_of_it_lives() -> None:
+    tensor = torch.zeros(1000)
+    view, address = tensor[10:20], tensor.untyped_storage().data_ptr()
+    del tensor
+    assert story._in_use(address)
+    del view
+    assert not story._in_use(address)

@@ -16,6 +16,7 @@ from helpers import (
     in_batches,
     sentences,
     small_cnn,
+    state_of,
     token_classifier,
 )
 from torch import Tensor, nn
@@ -29,23 +30,6 @@ EXACT = 1e-10
 
 
 # -------------------------------------------------------------------------------------------- the model stays as it was
-
-
-def state_of(net: nn.Module) -> dict[str, Any]:
-    """Everything about a model that a fit could disturb, comparable with ==."""
-    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    return {
-        "bytes": {name: value.detach().numpy().tobytes() for name, value in tensors.items()},
-        "objects": {name: id(value) for name, value in tensors.items()},
-        "training": {name: module.training for name, module in net.named_modules()},
-        "hooks": {
-            name: (len(m._forward_hooks), len(m._forward_pre_hooks), len(m._forward_pre_hooks_with_kwargs))
-            for name, m in net.named_modules()
-        },
-        "gradients": {n: None if p.grad is None else p.grad.numpy().tobytes() for n, p in net.named_parameters()},
-        "requires_grad": {n: p.requires_grad for n, p in net.named_parameters()},
-        "attributes": {name: sorted(vars(module)) for name, module in net.named_modules()},
-    }
 
 
 def lived_in_cnn() -> nn.Module:

@@ -11,7 +11,7 @@ from typing import Any
 import problems
 import pytest
 import torch
-from helpers import gap, in_batches
+from helpers import gap, in_batches, state_of
 from problems import Problem
 from torch import Tensor, nn
 
@@ -232,19 +232,6 @@ def test_no_more_epochs_than_allowed(points: Problem) -> None:
 
 
 # ------------------------------------------------------------------------------------------------ nothing else changes
-
-
-def state_of(net: nn.Module) -> dict[str, Any]:
-    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers())}
-    return {
-        "bytes": {name: value.detach().numpy().tobytes() for name, value in tensors.items()},
-        "objects": {name: id(value) for name, value in tensors.items()},
-        "training": {name: module.training for name, module in net.named_modules()},
-        "hooks": {name: (len(m._forward_hooks), len(m._forward_pre_hooks)) for name, m in net.named_modules()},
-        "gradients": {n: None if p.grad is None else p.grad.numpy().tobytes() for n, p in net.named_parameters()},
-        "requires_grad": {n: p.requires_grad for n, p in net.named_parameters()},
-        "attributes": {name: sorted(vars(module)) for name, module in net.named_modules()},
-    }
 
 
 def lived_in(problem: Problem) -> Problem:

@@ -57,7 +57,7 @@ class ForgetConfig:
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
     trust_share: float = 0.5
-    """… and at most this share of them: rescaling the strongest ones too ruins the clean samples."""
+    """… and at most this share of them: rescaling all of them ruined clean samples where it was tried."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
 

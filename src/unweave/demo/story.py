@@ -68,6 +68,7 @@ class Story:
         self.out, self.seed, self.say, self.tick = out, seed, say, tick
         self.val, self.test = data.load("val"), data.load("test")
         self.chapters: list[Chapter] = []
+        self.models: list[tuple[nn.Module, nn.Module]] = []
         out.mkdir(parents=True, exist_ok=True)
 
     def tell(self) -> list[Chapter]:
@@ -162,7 +163,7 @@ class Story:
             target=result.goal.error,
         )
         self.chapters.append(chapter)
-        self._models = [*getattr(self, "_models", []), (model, result.model)]
+        self.models.append((model, result.model))
         return chapter
 
     # -------------------------------------------------------------------------------------------- for comparison
@@ -178,12 +179,12 @@ class Story:
             (requests.one_class(train), requests.one_class(train).forget, others),
             (poison_split, judge, self.test),
         ]
-        for chapter, models, (split, forgotten, test) in zip(self.chapters, self._models, plans, strict=True):
+        for chapter, models, (split, forgotten, test) in zip(self.chapters, self.models, plans, strict=True):
             original, unlearned = models
             chapter.original = _with_retained(chapter.original, network.error(original, split.retain))
             chapter.unlearned = _with_retained(chapter.unlearned, network.error(unlearned, split.retain))
             began = time.perf_counter()
-            # The same seed gives the same first weights: the very run there would have been without these samples.
+            # The same seed, so the same first weights; the batches differ, for there are fewer samples to shuffle.
             net = network.train(split.retain, self.seed, tick=self.ticker(f"retraining for {chapter.title}"))
             chapter.retrain_seconds = time.perf_counter() - began
             chapter.retrained = Errors(*(network.error(net, images) for images in (split.retain, forgotten, test)))
