@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test format clean
+.PHONY: demo test browser format clean
 
 # The stamp changes with what is to be installed, so that a newer checkout installs anew.
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -15,7 +15,13 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 demo: $(VENV)/.installed
 	$(BIN)/unweave demo
 
-test: $(VENV)/.installed
+# The pages are tested in a real browser. Where we may install one, it is Debian's; elsewhere those tests are skipped.
+browser:
+	@command -v chromium > /dev/null \
+		|| (apt-get update -qq && apt-get install -y -qq chromium) > /dev/null 2>&1 \
+		|| echo "no chromium: the tests of pages in a browser will be skipped"
+
+test: $(VENV)/.installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

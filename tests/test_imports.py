@@ -15,6 +15,7 @@ import unweave
 
 ORDER = [
     {"errors"},
+    {"files"},
     {"batches", "rows", "rest", "distributed"},
     {"layers"},
     {"borrowed"},

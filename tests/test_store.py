@@ -20,7 +20,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 import unweave
-from unweave import LayerGrams, store
+from unweave import LayerGrams, files, store
 from unweave.errors import ConfigError, StoreError
 from unweave.outcomes import ClassProfile
 
@@ -272,7 +272,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(
     grams: LayerGrams, saved: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     before = saved.read_bytes()
-    monkeypatch.setattr(store.os, call, full_disk)
+    monkeypatch.setattr(files.os, call, full_disk)
     with pytest.raises(StoreError, match=r"No space left on device.*Nothing was changed; free space"):
         (grams + grams).save(saved)
     assert saved.read_bytes() == before
@@ -286,7 +286,7 @@ def test_an_interruption_leaves_the_old_file_and_nothing_else(
         raise KeyboardInterrupt
 
     before = saved.read_bytes()
-    monkeypatch.setattr(store.os, "replace", interrupted)
+    monkeypatch.setattr(files.os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         (grams + grams).save(saved)
     assert saved.read_bytes() == before
@@ -306,7 +306,7 @@ def test_a_file_system_that_cannot_sync_folders_still_stores(
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         sync(descriptor)
 
-    monkeypatch.setattr(store.os, "fsync", only_files)
+    monkeypatch.setattr(files.os, "fsync", only_files)
     grams.save(tmp_path / "g")
     assert len(calls) == 2
     assert LayerGrams.load(tmp_path / "g") == grams

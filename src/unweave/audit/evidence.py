@@ -1,0 +1,186 @@
+"""All an audit is given: the outputs of up to three groups of models on up to three sets of samples.
+
+Groups: *unlearned* (what is on trial), *original* (before), *retrained* (never saw the forget set). Sets: *forget*,
+*held out* (seen by nobody; the same classes), *retained*. A group is one model or many; all models of all groups answer
+about the same samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from unweave.audit.outputs import Ensemble, Outputs, same_samples
+from unweave.errors import ConfigError, DataError
+
+Task = Literal["samples", "classes", "poison"]
+Answer = Outputs | Ensemble
+
+GROUPS = ("original", "unlearned", "retrained")
+PARTS = ("forget", "held out", "retained")
+MANY = 3
+"""Models a group must have for the attacks that learn from other models."""
+
+MEANINGS = {
+    "T0": "The model before and after, the forget set, and samples nobody was trained on.",
+    "T1": "Besides, models that were trained without the forgotten samples and serve as a yardstick.",
+    "T2": "Many models of each kind: attacks that learn how forgetting looks.",
+    "T3": "Besides, a model retrained without the forgotten samples: the real goal.",
+}
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What one group of models says: on the forget set, and on as many of the other sets as there are."""
+
+    forget: Ensemble
+    held_out: Ensemble | None = None
+    retained: Ensemble | None = None
+    seconds: float | None = None
+    """What it took to make one such model."""
+
+    @classmethod
+    def of(
+        cls,
+        forget: Answer,
+        held_out: Answer | None = None,
+        retained: Answer | None = None,
+        seconds: float | None = None,
+    ) -> Answers:
+        """From one model's outputs, or from an ensemble's."""
+        rest = None if held_out is None else _many(held_out), None if retained is None else _many(retained)
+        return cls(_many(forget), *rest, seconds=seconds)
+
+    def parts(self) -> Iterator[tuple[str, Ensemble]]:
+        """The sets there are, by name."""
+        for name, answer in zip(PARTS, (self.forget, self.held_out, self.retained), strict=True):
+            if answer is not None:
+                yield name, answer
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Outputs of reference models: on the forget set where they were not trained on it, and on the held-out set."""
+
+    forget: Ensemble
+    out: np.typing.NDArray[np.bool_]
+    """Which model was trained without which sample, [N, n]."""
+    held_out: Ensemble
+
+
+@dataclass(frozen=True)
+class Before:
+    """An earlier request's forget set: what the models of now and of the beginning say about it."""
+
+    unlearned: Ensemble
+    original: Ensemble | None = None
+
+    @classmethod
+    def of(cls, unlearned: Answer, original: Answer | None = None) -> Before:
+        """From one model's outputs each, or from ensembles'."""
+        return cls(_many(unlearned), None if original is None else _many(original))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything on the table.
+
+    Raises:
+        ConfigError: an unknown task, or classes that do not fit it.
+        DataError: groups that do not speak of the same samples.
+    """
+
+    unlearned: Answers
+    original: Answers | None = None
+    retrained: Answers | None = None
+    references: Yardstick | None = None
+    task: Task = "samples"
+    class_names: Sequence[str] = ()
+    same_original: bool = False
+    """All unlearned models were made of one original. U-LiRA then sees the common origin, and is not judged."""
+    earlier: dict[str, Before] = field(default_factory=dict)
+    """Earlier requests by title, to be tested again."""
+
+    def __post_init__(self) -> None:
+        if self.task not in ("samples", "classes", "poison"):
+            raise ConfigError(f"Invalid task: {self.task!r}. Supported: 'samples', 'classes', 'poison'.")
+        for part in PARTS:
+            answers = {f"{name} on {part}": dict(group.parts()).get(part) for name, group in self.groups()}
+            same_samples(**{name: answer for name, answer in answers.items() if answer is not None})
+        if self.class_names and len(self.class_names) != self.unlearned.forget.classes:
+            raise DataError(f"{len(self.class_names)} class names for {self.unlearned.forget.classes} classes.")
+        _check_yardstick(self.references, self.unlearned)
+        if self.earlier and self.unlearned.held_out is None:
+            raise DataError("Earlier requests are tested against held-out samples, which are missing.")
+        if self.original is None and any(before.original is not None for before in self.earlier.values()):
+            raise DataError("The original model's outputs are there for an earlier request, but not for this one.")
+
+    def groups(self) -> Iterator[tuple[str, Answers]]:
+        """The groups there are, by name."""
+        for name, answers in zip(GROUPS, (self.original, self.unlearned, self.retrained), strict=True):
+            if answers is not None:
+                yield name, answers
+
+    @property
+    def forget_classes(self) -> list[int]:
+        return [int(c) for c in np.unique(self.unlearned.forget.labels)]
+
+    @property
+    def removed(self) -> list[int]:
+        """The classes that are to go, in a request to remove classes."""
+        return self.forget_classes if self.task == "classes" else []
+
+    def name_of(self, label: int) -> str:
+        return str(self.class_names[label]) if self.class_names else str(label)
+
+    @property
+    def is_ensemble(self) -> bool:
+        """Whether there are several models of each kind, for attacks that learn from models."""
+        groups = (self.original, self.retrained)
+        return all(group is not None and len(group.forget) >= MANY for group in groups)
+
+    def tier(self) -> dict[str, Any]:
+        """Which tier this is, what it has, and what it lacks; as the report's schema wants it."""
+        ensemble, retrained = self.is_ensemble, self.retrained is not None
+        name = "T2" if ensemble else "T3" if retrained else "T1" if self.references is not None else "T0"
+        given = [f"{group}: {_described(answers)}" for group, answers in self.groups()]
+        if self.references is not None:
+            given.append(f"references: {len(self.references.forget)} models trained without some of the samples")
+        return {"name": name, "meaning": MEANINGS[name], "given": given, "missing": self._missing()}
+
+    def _missing(self) -> list[str]:
+        lacks = {
+            "the original model's outputs: without them no attack can show that it is not blind": self.original is None,
+            "held-out samples of the forgotten classes": self.unlearned.held_out is None,
+            "retained samples: whether they suffered was not looked at": self.unlearned.retained is None,
+            "reference models trained without the samples (T1)": self.references is None and self.retrained is None,
+            "a model retrained without the samples (T3)": self.retrained is None,
+            "many models of each kind, for attacks that learn how forgetting looks (T2, the strongest)": (
+                not self.is_ensemble
+            ),
+        }
+        return [text for text, lacking in lacks.items() if lacking]
+
+
+def _many(answer: Answer) -> Ensemble:
+    return answer if isinstance(answer, Ensemble) else Ensemble(answer.logits[None], answer.labels)
+
+
+def _described(answers: Answers) -> str:
+    count = len(answers.forget)
+    sets = ", ".join(f"{part} ({answer.samples} samples)" for part, answer in answers.parts())
+    return f"{count} model{'s' if count > 1 else ''} on {sets}"
+
+
+def _check_yardstick(references: Yardstick | None, unlearned: Answers) -> None:
+    if references is None:
+        return
+    same_samples(**{"references on forget": references.forget, "unlearned on forget": unlearned.forget})
+    if unlearned.held_out is not None:
+        same_samples(**{"references on held out": references.held_out, "unlearned on held out": unlearned.held_out})
+    if references.out.shape != references.forget.logits.shape[:2]:
+        shape = list(references.forget.logits.shape[:2])
+        raise DataError(f"The mask of untrained samples is {list(references.out.shape)}, expected {shape}.")

@@ -1,0 +1,59 @@
+"""What outputs do not show: the features behind them, and how fast the forget set is learnt again.
+
+Both need the networks themselves, so they are asked for by whoever has them. They inform; the verdict does not rest on
+them, for neither has a limit that could be stated beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from unweave.audit.attack import AttackResult, DistanceResult
+from unweave.audit.measure import Separation
+from unweave.audit.probe import LinearProbe, penultimate, probe
+from unweave.audit.relearn import relearn_time
+from unweave.batches import Loader
+from unweave.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What was found in the networks, and what could not be looked for."""
+
+    attacks: list[AttackResult] = field(default_factory=list)
+    distances: list[DistanceResult] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def look_inside(networks: Mapping[str, nn.Module], forget: Loader, held_out: Loader, *, seed: int = 0) -> Inside:
+    """Probe the features of each network, and relearn where there is a network that never saw the samples.
+
+    Args:
+        networks: "original" and "unlearned", and "retrained" where there is one.
+        forget: the forget set, as ``(inputs, labels)``; a list, for it is read several times.
+        held_out: samples of the same classes that nobody trained on.
+        seed: of folds, permutations and batches.
+
+    Raises:
+        DataError: too few samples, or a class without held-out ones.
+    """
+    found = Inside()
+    try:
+        separations: dict[str, Separation] = {
+            name: probe(penultimate(net, forget), penultimate(net, held_out), seed=seed)
+            for name, net in networks.items()
+        }
+    except ModelError as error:
+        found.left_out.append(f"Features were not probed: {error}")
+    else:
+        original, retrained = separations.get("original"), separations.get("retrained")
+        found.attacks.append(AttackResult(LinearProbe, separations["unlearned"], original, retrained, False, True))
+    if "retrained" in networks:
+        first, on_trial, never = (networks[name] for name in ("original", "unlearned", "retrained"))
+        found.distances.append(relearn_time(on_trial, forget, original=first, retrained=never, seed=seed))
+    else:
+        found.left_out.append("How fast the samples are learnt again, for want of a network that never saw them.")
+    return found

@@ -1,0 +1,285 @@
+"""The verdict: passes what has forgotten, and never a no-op, a ruin, swapped arguments or too little data."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from worlds import CLASSES, World, fair, with_margins
+
+from unweave.audit.checks import place
+from unweave.audit.evidence import Answers, Before, Evidence
+from unweave.audit.examine import ATTACKS, examine
+from unweave.audit.limits import Thresholds
+from unweave.audit.measure import Interval
+from unweave.audit.outputs import Ensemble
+from unweave.errors import ConfigError, DataError
+
+
+def outcome(evidence: Evidence, **options: object) -> str:
+    return examine(evidence, **options).verdict.outcome  # type: ignore[arg-type]
+
+
+def test_a_model_that_has_forgotten_passes() -> None:
+    audit = examine(fair(World()))
+    assert audit.verdict.outcome == "pass"
+    assert "As far as this audit can see" in audit.verdict.sentence
+    assert {check.outcome for check in audit.verdict.checks if not check.blind} == {"pass"}
+
+
+def test_a_no_op_fails() -> None:
+    original = World().answers(memory=3.0)
+    audit = examine(Evidence(original, original))
+    assert audit.verdict.outcome == "fail"
+    assert {check.name for check in audit.verdict.checks if check.outcome == "fail"} >= {"Margin", "Something changed"}
+
+
+def test_a_no_op_fails_even_where_no_attack_can_see() -> None:
+    original = World().answers(memory=0.0)
+    assert outcome(Evidence(original, original)) == "fail"
+
+
+def test_half_forgotten_fails() -> None:
+    world = World()
+    assert outcome(Evidence(world.answers(memory=1.5), world.answers(memory=3.0))) == "fail"
+
+
+def test_less_like_a_member_than_strangers_fails() -> None:
+    world = World()
+    audit = examine(Evidence(world.answers(memory=-1.5), world.answers(memory=3.0)))
+    assert audit.verdict.outcome == "fail"
+    assert "less familiar than strangers" in audit.verdict.sentence
+
+
+@pytest.mark.parametrize("ruin", ["random", "constant"])
+def test_a_ruin_fails(ruin: str) -> None:
+    world = World()
+    audit = examine(Evidence(getattr(world, ruin)(), world.answers(memory=3.0)))
+    assert audit.verdict.outcome == "fail"
+    assert "it was damaged" in " ".join(check.sentence for check in audit.verdict.checks)
+
+
+@pytest.mark.parametrize("ruin", ["random", "constant"])
+def test_a_ruin_does_not_pass_without_the_original(ruin: str) -> None:
+    assert outcome(Evidence(getattr(World(), ruin)())) != "pass"
+
+
+def test_a_quiet_ruin_of_the_retained_samples_fails() -> None:
+    world = World()
+    assert outcome(Evidence(world.answers(memory=0.0, kept=1.0), world.answers(memory=3.0))) == "fail"
+
+
+def test_models_swapped_fail() -> None:
+    world = World()
+    assert outcome(Evidence(world.answers(memory=3.0), world.answers(memory=0.0))) == "fail"
+
+
+def test_sets_swapped_do_not_pass_and_it_is_said() -> None:
+    evidence = fair(World(forget=1500, held_out=1500))
+    swapped = {
+        name: dataclasses.replace(answers, forget=answers.held_out, held_out=answers.forget)
+        for name, answers in evidence.groups()
+        if answers.held_out is not None
+    }
+    audit = examine(Evidence(**swapped))
+    assert audit.verdict.outcome != "pass"
+    assert any("swapped?" in check.sentence for check in audit.verdict.checks)
+
+
+def test_the_same_set_twice_does_not_pass() -> None:
+    evidence = fair(World())
+    same = {name: dataclasses.replace(a, held_out=a.forget) for name, a in evidence.groups()}
+    assert outcome(Evidence(**same)) != "pass"
+
+
+@pytest.mark.parametrize("forget, held_out", [(5, 1500), (15, 1500), (300, 12), (40, 60)])
+def test_too_little_data_is_inconclusive(forget: int, held_out: int) -> None:
+    world = World(forget=forget, held_out=held_out)
+    world.labels["held_out"][:CLASSES] = np.arange(CLASSES)  # at least one stranger of every class
+    assert outcome(fair(world)) != "pass"
+
+
+def test_without_the_original_nothing_passes() -> None:
+    audit = examine(Evidence(World().answers(memory=0.0)))
+    assert audit.verdict.outcome == "inconclusive"
+    assert "Without the original" in " ".join(check.sentence for check in audit.verdict.checks)
+
+
+def test_an_original_that_remembers_nothing_gives_no_pass() -> None:
+    world = World()
+    audit = examine(Evidence(world.answers(memory=0.0), world.answers(memory=0.1)))
+    assert audit.verdict.outcome == "inconclusive"
+    assert any(check.blind for check in audit.verdict.checks)
+
+
+def test_without_held_out_samples_nothing_passes() -> None:
+    world = World()
+    bare = [Answers(world.answers(memory=memory).forget) for memory in (0.0, 3.0)]
+    audit = examine(Evidence(*bare))
+    assert audit.verdict.outcome == "inconclusive"
+    assert audit.attacks == []
+
+
+def test_a_harder_forget_set_is_judged_by_the_retrained_model() -> None:
+    world = World(held_out=5000)
+    world.ease["forget"] -= 1.5
+    unlearned, original = world.answers(memory=0.0), world.answers(memory=4.0)
+    assert outcome(Evidence(unlearned, original)) == "fail"  # nobody can know that these samples are harder …
+    retrained = world.answers(memory=0.0)
+    assert outcome(Evidence(unlearned, original, retrained)) == "pass"  # … but a retrained network shows it
+
+
+def test_what_retraining_costs_too_is_no_damage() -> None:
+    world = World(held_out=5000)
+    unlearned, original = world.answers(memory=0.0, skill=-0.6), world.answers(memory=4.0)
+    assert outcome(Evidence(unlearned, original)) == "fail"
+    retrained = world.answers(memory=0.0, skill=-0.6)
+    found = {c.name: c.outcome for c in examine(Evidence(unlearned, original, retrained)).verdict.checks}
+    assert found["Still works"] == "pass"
+
+
+def test_an_error_unlike_the_retrained_ones_fails() -> None:
+    world = World(forget=600)
+    evidence = Evidence(world.answers(memory=1.2), world.answers(memory=4.0), world.answers(memory=-0.8))
+    found = {check.name: check.outcome for check in examine(evidence).verdict.checks}
+    assert found["Error on the forget set"] == "fail"
+
+
+# ------------------------------------------------------------------------------------------- classes, poison, earlier
+
+
+def class_world(recognised: bool, seed: int = 0) -> Evidence:
+    world = World(forget=300, held_out=2000, seed=seed)
+    world.labels["forget"][:] = 3
+    gone = world.labels["held_out"] == 3
+    original = world.answers(memory=3.0)
+    if not recognised:
+        world.ease["held_out"] = np.where(gone, world.ease["held_out"] - 12, world.ease["held_out"])
+        world.ease["forget"] = world.ease["forget"] - 12
+    return Evidence(world.answers(memory=0.0), original, task="classes")
+
+
+def test_a_class_that_is_gone_passes() -> None:
+    assert outcome(class_world(recognised=False)) == "pass"
+
+
+def test_a_class_that_is_still_recognised_fails() -> None:
+    audit = examine(class_world(recognised=True))
+    assert audit.verdict.outcome == "fail"
+    assert "still recognised" in " ".join(check.sentence for check in audit.verdict.checks)
+
+
+def test_poison_is_judged_by_its_labels() -> None:
+    world = World()
+    followed, cured = world.answers(memory=4.0), world.answers(memory=-8.0)
+    assert outcome(Evidence(cured, followed, task="poison")) == "pass"
+    assert outcome(Evidence(world.answers(memory=3.0), followed, task="poison")) == "fail"
+    assert outcome(Evidence(followed, followed, task="poison")) == "fail"
+    assert outcome(Evidence(cured, task="poison")) == "inconclusive"
+
+
+def test_an_earlier_request_that_came_back_fails() -> None:
+    world = World()
+    evidence = fair(world)
+    labels = world.rng.integers(0, CLASSES, 300)
+
+    def earlier(memory: float) -> Ensemble:
+        return Ensemble.of(with_margins(world.rng.normal(1.5 + memory, 2, (1, 300)), labels, world.rng), labels)
+
+    good = dataclasses.replace(evidence, earlier={"first": Before(earlier(0.0), earlier(3.0))})
+    bad = dataclasses.replace(evidence, earlier={"first": Before(earlier(3.0), earlier(3.0))})
+    assert outcome(good) == "pass"
+    assert outcome(bad) == "fail"
+
+
+def test_an_earlier_request_needs_strangers() -> None:
+    world = World()
+    with pytest.raises(DataError, match="held-out"):
+        Evidence(Answers(world.answers(memory=0.0).forget), earlier={"a": Before(world.answers(memory=0.0).forget)})
+
+
+# --------------------------------------------------------------------------------------------------------- the rules
+
+
+@pytest.mark.parametrize(
+    "low, high, expected",
+    [
+        (-0.5, 0.5, "pass"),
+        (0.9, 1.1, "inconclusive"),
+        (-3.0, 3.0, "inconclusive"),
+        (1.1, 2.0, "fail"),
+        (-2.0, -1.1, "fail"),
+    ],
+)
+def test_an_interval_passes_inside_fails_outside_and_else_says_nothing(low: float, high: float, expected: str) -> None:
+    assert place(lambda confidence: Interval((low + high) / 2, low, high), (-1.0, 1.0), samples=100) == expected
+
+
+def test_few_samples_never_pass() -> None:
+    assert place(lambda confidence: Interval(0, 0, 0), (-1.0, 1.0), samples=19) == "inconclusive"
+
+
+def test_several_attacks_share_the_chance_of_a_false_alarm() -> None:
+    asked: list[float] = []
+
+    def at(confidence: float) -> Interval:
+        asked.append(confidence)
+        return Interval(0, -1, 1)
+
+    place(at, (-2, 2), samples=100, tries=5)
+    assert asked[0] == pytest.approx(0.99)
+
+
+@pytest.mark.parametrize("change", [{"auc": 0.0}, {"auc": 0.6}, {"held_out_rise": -1}, {"followed": "many"}])
+def test_limits_that_make_no_sense_are_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(change))):
+        Thresholds(**change)  # type: ignore[arg-type]
+
+
+def test_limits_decide() -> None:
+    world = World(forget=2000, held_out=5000)
+    evidence = Evidence(world.answers(memory=0.5), world.answers(memory=3.0))
+    assert outcome(evidence, limits=Thresholds(auc=0.15)) == "pass"
+    assert outcome(evidence, limits=Thresholds(auc=0.01)) == "fail"
+
+
+def test_only_some_attacks() -> None:
+    audit = examine(fair(World()), only=["margin"])
+    assert [found.attack.name for found in audit.attacks] == ["margin"]
+    assert audit.distances == []
+
+
+def test_an_unknown_attack_is_refused() -> None:
+    with pytest.raises(ConfigError, match="Unknown attack guess"):
+        examine(fair(World()), only=["guess"])
+
+
+@pytest.mark.parametrize("name", ["rmia", "xgboost", "u-lira", "klom"])
+def test_an_attack_without_its_evidence_is_refused(name: str) -> None:
+    assert name in ATTACKS
+    with pytest.raises(ConfigError, match=f"{name} needs"):
+        examine(fair(World()), only=[name])
+
+
+def test_one_unlearned_model_among_many_others_runs_what_it_can() -> None:
+    world = World(forget=60, held_out=200, retained=20)
+    groups = world.answers(memory=0.0), world.answers(memory=3.0, models=6), world.answers(memory=0.0, models=6)
+    audit = examine(Evidence(*groups))
+    assert "u-lira" not in {found.attack.name for found in audit.attacks}
+    with pytest.raises(ConfigError, match=r"u-lira needs at least 3 unlearned models \(there: 1\)"):
+        examine(Evidence(*groups), only=["u-lira"])
+
+
+def test_unlearned_models_of_one_original_are_not_judged_by_their_origin() -> None:
+    world = World(forget=60, held_out=200, retained=20)
+    groups = [world.answers(memory=memory, models=6) for memory in (0.0, 3.0, 0.0)]
+    found = {a.attack.name: a.judged for a in examine(Evidence(*groups, same_original=True)).attacks}
+    assert not found["u-lira"]
+    assert found["xgboost"]
+
+
+def test_the_same_seed_gives_the_same_verdict() -> None:
+    evidence = fair(World())
+    one, two = (examine(evidence, seed=3).verdict.document() for _ in range(2))
+    assert one == two
