@@ -81,7 +81,7 @@ def test_init_elsewhere(here: Path, cli: Cli) -> None:
         ("[model]\nfactroy = 'a:b'\n", ["'factroy'", "[model]", "Did you mean 'factory'?"]),
         ("[forget]\ngama = 1\n", ["'gama'", "Did you mean 'gamma'?"]),
         ("[modle]\nfactory = 'a:b'\n", ["'modle'", "Did you mean 'model'?"]),
-        ("factory = 'a:b'\n", ["'factory'", "Supported: model, data, fit, forget."]),
+        ("factory = 'a:b'\n", ["'factory'", "Supported: model, data, fit, forget, audit."]),
         ("[forget]\nepochs = 'ten'\n", ["[forget] epochs", "'ten'", "Supported: an integer."]),
         ("[forget]\nepochs = true\n", ["[forget] epochs", "Supported: an integer."]),
         ("[forget]\nlayers = [1, 2]\n", ["[forget] layers", "the last k layers"]),

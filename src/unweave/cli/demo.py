@@ -19,7 +19,8 @@ example:
   unweave demo --seed 1        another network
 
 Prints one table: errors of the original, the unlearned and a retrained network on what was retained, forgotten and
-never seen, with the seconds each took. Writes result.json and demo.png."""
+never seen, with the seconds each took. Then audits each, and the original and the retrained network too. Writes
+result.json, demo.png, audit-*.json, and two pages: report.html and compare.html."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,8 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     draw(chapters, arguments.out / "demo.png")
     console.print(_table(chapters))
     console.print(
-        f"{time.perf_counter() - began:.0f} s in all. Wrote {arguments.out / 'result.json'} and "
-        f"{arguments.out / 'demo.png'}.",
+        f"{time.perf_counter() - began:.0f} s in all. Open {arguments.out / 'report.html'} (the audit of the first "
+        f"request) and {arguments.out / 'compare.html'}; the numbers are in result.json, a picture in demo.png.",
         highlight=False,
     )
     return 0 if all(chapter.ok for chapter in chapters) else 3

@@ -5,7 +5,8 @@
 | 0    | done                                                                             |
 | 1    | an error of ours, with its remedy on stderr                                      |
 | 2    | wrong usage                                                                      |
-| 3    | the target was not reached, or the model was rolled back                         |
+| 3    | the target was not reached, or the model was rolled back; an audit says fail     |
+| 4    | an audit cannot tell: inconclusive                                               |
 | 130  | interrupted with Ctrl-C; nothing was changed                                     |
 """
 
@@ -26,6 +27,8 @@ COMMANDS = (
     ("init", "unweave.cli.init"),
     ("fit", "unweave.cli.fit"),
     ("forget", "unweave.cli.forget"),
+    ("audit", "unweave.cli.audit"),
+    ("report", "unweave.cli.report"),
     ("demo", "unweave.cli.demo"),
 )
 """Name and module; a module is imported only when its command or the list of all commands is asked for, and a
@@ -38,8 +41,11 @@ the flow:
   unweave init                        write a commented unweave.toml; fill it in
   unweave fit                         once, after training: add up what each layer sees
   unweave forget --ids requests.txt   any time later: a new model without those samples
+  unweave audit --ids requests.txt    does it look as if it had never seen them?
+  unweave report audit.json           the same as a page for people
 
-exit codes: 0 done, 1 error, 2 wrong usage, 3 target not reached or rolled back, 130 interrupted
+exit codes: 0 done, 1 error, 2 wrong usage, 3 target not reached or an audit that fails, 4 an audit that cannot tell,
+130 interrupted
 'unweave COMMAND --help' explains a command with an example."""
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unweave.cli.configfile import Values
 from unweave.errors import ConfigError, ModelError, StoreError
-from unweave.store import sync_folder, write_atomically
+from unweave.files import sync_folder, write_atomically
 
 Write = Callable[[Path], None]
 """Writes one file to the path it is given."""

@@ -17,10 +17,13 @@ from unweave.errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples to forget, in batches; and their classes, where whole classes are to go."""
+    """The samples to forget, in batches; their classes, where whole classes are to go; where they stand, if known."""
 
     loader: Loader
     classes: tuple[int, ...] = ()
+    positions: tuple[int, ...] | None = None
+    """In the source that they were picked from; None for all of it."""
+    source: Source | None = None
 
 
 def select(arguments: argparse.Namespace, values: Values) -> Selection:
@@ -38,11 +41,12 @@ def select(arguments: argparse.Namespace, values: Values) -> Selection:
         )
     source = open_source(values, key)
     if arguments.all:
-        return Selection(source.loader())
+        return Selection(source.loader(), source=source)
     if arguments.classes is not None:
         return _whole_classes(source, arguments.classes, all_there=key == "train")
     ids = Path(arguments.ids if arguments.ids is not None else arguments.poisoned)
-    return Selection(source.only(read_ids(ids, source)))
+    positions = read_ids(ids, source)
+    return Selection(source.only(positions), positions=tuple(positions), source=source)
 
 
 def _whole_classes(source: Source, words: Sequence[str], all_there: bool) -> Selection:
@@ -56,7 +60,7 @@ def _whole_classes(source: Source, words: Sequence[str], all_there: bool) -> Sel
             "Name fewer."
         )
     positions = [position for position, label in enumerate(labels.tolist()) if label in chosen]
-    return Selection(source.only(positions), chosen)
+    return Selection(source.only(positions), chosen, tuple(positions), source)
 
 
 def _class(word: str, source: Source, present: list[int]) -> int:

@@ -21,7 +21,7 @@ class Setting:
     shown: bool = False
     """Whether it stands there as a setting; the others stand there as comments."""
     default: object = None
-    used_by: tuple[str, ...] = ("fit", "forget")
+    used_by: tuple[str, ...] = ("fit", "forget", "audit")
     named: str = ""
     """The flag, where it is not the key with dashes."""
 
@@ -40,6 +40,7 @@ class Setting:
 
 _FORGET = ("forget",)
 _FIT = ("fit",)
+_AUDIT = ("audit",)
 
 MODEL = (
     Setting(
@@ -95,7 +96,15 @@ DATA = (
         kinds.SOURCE,
         "where the samples to forget are picked from; without it, the training samples",
         '"forget.npz"',
-        used_by=_FORGET,
+        used_by=("forget", "audit"),
+    ),
+    Setting(
+        "data",
+        "test",
+        kinds.SOURCE,
+        "samples that neither training nor forgetting used, for the audit; without it, val, at which forgetting aimed",
+        '"test.npz"',
+        used_by=_AUDIT,
     ),
     Setting("data", "batch_size", kinds.INTEGER, "samples in a batch", "256", True, 256),
     Setting("data", "resize", kinds.PAIR, "image folders: height and width to resize to (bilinear)", "[32, 32]"),
@@ -134,6 +143,7 @@ FIT = (
         "a label of your own for the preprocessing; forget refuses Grams with another one",
         '"plain"',
         default="",
+        used_by=("fit", "forget"),
     ),
     Setting(
         "fit",
@@ -142,6 +152,7 @@ FIT = (
         'how Grams are stored: "float64", or "float32" for half the size',
         '"float64"',
         default="float64",
+        used_by=("fit", "forget"),
     ),
     Setting(
         "fit",
@@ -161,7 +172,17 @@ def _forget(key: str, kind: Kind, meaning: str, sample: str, shown: bool = False
 
 
 FORGET_FILES = (
-    _forget("out", kinds.PATH, "the new weights", '"forgotten.safetensors"', True, "forgotten.safetensors"),
+    Setting(
+        "forget",
+        "out",
+        kinds.PATH,
+        "the new weights",
+        '"forgotten.safetensors"',
+        True,
+        "forgotten.safetensors",
+        used_by=("forget", "audit"),
+        named="--out",
+    ),
     _forget(
         "grams_out",
         kinds.PATH,
@@ -197,5 +218,47 @@ FORGET_CONFIG = (
     _forget("trust_share", kinds.NUMBER, "poison: and at most this share of them", "0.5"),
 )
 
-SETTINGS: tuple[Setting, ...] = (*MODEL, *DATA, *FIT, *FORGET_FILES, *FORGET_CONFIG)
+
+def _audit(key: str, kind: Kind, meaning: str, sample: str, shown: bool = False, default: object = None) -> Setting:
+    named = {"out": "--audit-out", "seed": "--audit-seed"}.get(key, "")  # --out is that of [forget]
+    return Setting("audit", key, kind, meaning, sample, shown, default, _AUDIT, named)
+
+
+AUDIT_FILES = (
+    _audit("out", kinds.PATH, "what the audit found, as JSON", '"audit.json"', True, "audit.json"),
+    _audit("page", kinds.PATH, "also write it as a page for people", '"audit.html"'),
+    _audit(
+        "retrained",
+        kinds.PATH,
+        "weights of a network retrained without the samples: tier T3",
+        '"retrained.safetensors"',
+    ),
+    _audit(
+        "references",
+        kinds.PATH,
+        "outputs of reference models, from train_references: tier T1",
+        '"references.safetensors"',
+    ),
+    _audit(
+        "retained",
+        kinds.INTEGER,
+        "how many retained samples to look at, where the training set is there",
+        "2000",
+        default=2000,
+    ),
+    _audit("seed", kinds.INTEGER, "seed of every random choice", "0", default=0),
+)
+
+AUDIT_LIMITS = (
+    _audit("auc", kinds.NUMBER, "how far from 0.5 (or the retrained network's) an attack's AUC may be", "0.1"),
+    _audit("held_out_rise", kinds.NUMBER, "points by which the held-out error may rise", "2.0"),
+    _audit("retained_rise", kinds.NUMBER, "points by which the error on retained samples may rise", "2.0"),
+    _audit("forget_gap", kinds.NUMBER, "points between unlearned and retrained on the forget set", "10.0"),
+    _audit(
+        "recognised", kinds.NUMBER, "classes: points above chance at which a removed class may be recognised", "5.0"
+    ),
+    _audit("followed", kinds.NUMBER, "poison: percent of wrong labels that may still be followed", "20.0"),
+)
+
+SETTINGS: tuple[Setting, ...] = (*MODEL, *DATA, *FIT, *FORGET_FILES, *FORGET_CONFIG, *AUDIT_FILES, *AUDIT_LIMITS)
 SECTIONS = tuple(dict.fromkeys(setting.section for setting in SETTINGS))

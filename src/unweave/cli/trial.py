@@ -1,0 +1,143 @@
+"""The evidence that settings describe: runs the models before and after on the samples that the audit needs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import unweave
+from unweave.audit.document import Story
+from unweave.audit.evidence import Answers, Evidence, Task, Yardstick
+from unweave.audit.inside import Inside, look_inside
+from unweave.audit.outputs import collect
+from unweave.audit.references import References
+from unweave.batches import Loader
+from unweave.cli.configfile import Values
+from unweave.cli.data import open_source
+from unweave.cli.model import load_model, load_weights
+from unweave.cli.outputs import Places
+from unweave.cli.screen import Report
+from unweave.cli.selection import Selection, select
+from unweave.errors import ConfigError, StoreError
+from unweave.rest import duplicate
+
+
+def evidence_of(
+    arguments: argparse.Namespace, values: Values, report: Report, rerun: str
+) -> tuple[Evidence, Story, Inside | None]:
+    """Run the original, the unlearned and, if there is one, the retrained network.
+
+    Raises:
+        UnweaveError: a model, a file or samples that cannot be used.
+    """
+    selection = select(arguments, values)
+    parts = _parts(values, selection)
+    weights = {
+        "unlearned": values.require("forget", "out"),
+        "retrained": values.get("audit", "retrained"),
+    }
+    networks = {"original": load_model(values)}
+    for name, path in weights.items():
+        if path is not None:
+            networks[name] = duplicate(networks["original"])
+            load_weights(networks[name], path)
+    groups: dict[str, Answers] = {}
+    for done, (name, model) in enumerate(networks.items(), start=1):
+        groups[name] = _answers(model, parts)
+        report("audit", done, len(networks))
+    record = _record(values)
+    task: Task = "classes" if arguments.classes else "poison" if arguments.poisoned else "samples"
+    evidence = Evidence(
+        replace(groups["unlearned"], seconds=record.get("seconds")),
+        groups["original"],
+        groups.get("retrained"),
+        references=_references(values, selection, groups["unlearned"]),
+        task=task,
+        class_names=list(selection.source.class_names or ()) if selection.source else (),
+    )
+    seed = values.get("audit", "seed")
+    wanted = task != "poison" and not arguments.attack  # wrong labels have no strangers of their own
+    inside = look_inside(networks, parts["forget"], parts["held_out"], seed=seed) if wanted else None
+    return evidence, _story(values, record, rerun), inside
+
+
+def _parts(values: Values, selection: Selection) -> dict[str, Loader]:
+    """The three sets: what was forgotten, what nobody saw, and some of what was kept."""
+    key = "test" if values.get("data", "test") is not None else "val"
+    if values.get("data", key) is None:
+        raise ConfigError("An audit needs samples that nobody trained on. Set [data] test (or pass --test).")
+    parts = {"forget": list(selection.loader), "held_out": open_source(values, key).loader()}
+    if selection.positions is not None and selection.source is not None and values.get("data", "forget") is None:
+        labels = selection.source.labels()
+        rest = np.setdiff1d(np.arange(len(labels)), selection.positions)
+        chosen = np.random.default_rng(values.get("audit", "seed")).permutation(rest)[: values.get("audit", "retained")]
+        if len(chosen):
+            parts["retained"] = selection.source.only(sorted(chosen.tolist()))
+    return parts
+
+
+def _answers(model: nn.Module, parts: dict[str, Loader]) -> Answers:
+    made = {part: collect(model, loader, part.replace("_", " ")) for part, loader in parts.items()}
+    return Answers.of(made["forget"], made["held_out"], made.get("retained"))
+
+
+def _references(values: Values, selection: Selection, unlearned: Answers) -> Yardstick | None:
+    """The reference models' outputs on the forget set, by its positions in the training set."""
+    path = values.get("audit", "references")
+    if path is None:
+        return None
+    if selection.positions is None or unlearned.held_out is None:
+        raise ConfigError("[audit] references go by position in the training set. Name the samples with --ids.")
+    references = References.load(path)
+    forget, out = references.of(np.array(selection.positions))
+    held_out = references.on_held_out()
+    if held_out is None:
+        raise StoreError(f"{path} has no outputs on held-out samples. Make it with train_references(held_out=…).")
+    return Yardstick(forget, out, held_out)
+
+
+def _record(values: Values) -> dict[str, Any]:
+    """What 'unweave forget' wrote about the request; nothing where it was not this tool that forgot."""
+    path: Path = Places.of(values).result
+    if not path.exists():
+        return {}
+    try:
+        record: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise StoreError(f"{path} cannot be read as the record of a request ({error}). Move it away.") from error
+    return record if record.get("command") == "forget" else {}
+
+
+def _story(values: Values, record: dict[str, Any], rerun: str) -> Story:
+    """How the request went, from its record and the Grams that go with the new model."""
+    from unweave.audit.leakage import leakage
+
+    grams_path = Places.of(values).grams
+    grams = unweave.LayerGrams.load(grams_path) if grams_path.exists() else None
+    wanted = {"epoch": "epoch", "forget_error": "forget_error", "held_out_error": "val_error", "auc": "auc"}
+    epochs = [{name: look.get(key) for name, key in wanted.items()} for look in record.get("history", [])]
+    ranks: dict[str, Any] = record.get("ranks", {})
+    layers = [
+        {"name": name, "kept": _total(kept), "dimension": grams.layers[name].d * grams.layers[name].groups}
+        for name, kept in ranks.items()
+        if grams is not None and name in grams.layers
+    ]
+    return Story(
+        method=f"Projected-Gradient Unlearning, objective {record['config']['objective']}" if record else "",
+        rerun=rerun,
+        epochs=epochs,
+        layers=layers,
+        leakage=leakage(grams) if grams is not None else [],
+        settings={"settings": values.as_dict(), "request": record.get("config", {}), "torch": str(torch.__version__)},
+    )
+
+
+def _total(kept: int | list[int]) -> int:
+    return kept if isinstance(kept, int) else sum(kept)

@@ -1,0 +1,188 @@
+"""``unweave audit``: from settings and from arrays on disk, with exit codes that mean something."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jsonschema
+import numpy as np
+import pytest
+from safetensors.torch import save_file
+from toy_project import Cli, Toy, files
+from worlds import CLASSES, World, fair
+
+import unweave.report
+from unweave.audit.evidence import Evidence
+from unweave.audit.files import arrays_of, save_evidence
+
+SCHEMA = json.loads((Path(unweave.report.__file__).parent / "schema.json").read_text())
+
+
+def outputs(evidence: Evidence, path: Path) -> Path:
+    save_evidence(path, **dict(arrays_of(evidence)))
+    return path
+
+
+@pytest.fixture
+def forgotten(fitted: Path, cli: Cli) -> Path:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    return fitted
+
+
+def test_audit_after_forget(forgotten: Path, cli: Cli) -> None:
+    done = cli("audit", "--ids", "ids.txt", "--page", "audit.html")
+    assert done.code in (0, 3, 4), done.err
+    assert done.err == ""
+    found = json.loads((forgotten / "audit.json").read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert found["tier"]["name"] == "T0"
+    assert found["request"]["samples"] == 24
+    assert [model["name"] for model in found["models"]] == ["original", "unlearned"]
+    assert set(found["models"][0]["errors"]) == {"forget", "held out", "retained"}
+    assert found["epochs"][0]["auc"] > found["epochs"][-1]["auc"]
+    assert {layer["name"] for layer in found["layers"]} == {"1", "3"}
+    assert found["leakage"]
+    assert "--ids ids.txt" in found["rerun"] or found["rerun"].startswith("unweave audit")
+    assert (forgotten / "audit.html").read_text().startswith("<!")
+    assert {"pass": 0, "fail": 3, "inconclusive": 4}[found["verdict"]["outcome"]] == done.code
+
+
+def test_a_no_op_does_not_pass(fitted: Path, toy: Toy, cli: Cli) -> None:
+    save_file(toy.weights, fitted / "forgotten.safetensors")
+    done = cli("audit", "--ids", "ids.txt")
+    assert done.code == 3
+    assert "nothing was forgotten" in " ".join(done.out.replace("│", " ").split())
+
+
+def test_a_retrained_network_makes_it_t3(forgotten: Path, toy: Toy, cli: Cli) -> None:
+    save_file({name: 0.9 * value for name, value in toy.weights.items()}, forgotten / "retrained.safetensors")
+    assert cli("audit", "--ids", "ids.txt", "--retrained", "retrained.safetensors").code in (0, 3, 4)
+    found = json.loads((forgotten / "audit.json").read_text())
+    assert found["tier"]["name"] == "T3"
+    assert found["attacks"][0]["retrained"]["samples"][0] == 24
+
+
+def test_classes_and_poison_say_what_they_are(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--classes", "2").code == 0
+    assert cli("audit", "--classes", "2").code in (0, 3, 4)
+    found = json.loads((fitted / "audit.json").read_text())
+    assert found["request"]["task"] == "classes"
+    assert [place["class"] for place in found["destinations"]] == ["2", "2"]
+
+
+def test_outputs_on_disk(here: Path, cli: Cli) -> None:
+    done = cli("audit", outputs(fair(World()), here / "outputs.npz"), "--json")
+    assert done.code == 0
+    jsonschema.validate(done.record, SCHEMA)
+    assert done.record == json.loads((here / "audit.json").read_text())
+
+
+def test_a_folder_of_arrays_is_the_same(here: Path, cli: Cli) -> None:
+    evidence = fair(World())
+    (here / "folder").mkdir()
+    for name, array in arrays_of(evidence):
+        np.save(here / "folder" / f"{name}.npy", array)
+    one = cli("audit", outputs(evidence, here / "o.npz"), "--json", "--audit-out", "one.json").record
+    two = cli("audit", here / "folder", "--json", "--audit-out", "two.json").record
+    assert one["verdict"]["outcome"] == two["verdict"]["outcome"]
+    for a, b in zip(one["attacks"], two["attacks"], strict=True):
+        assert a["unlearned"]["auc"]["value"] == pytest.approx(b["unlearned"]["auc"]["value"], abs=1e-3)
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    world = World(forget=60, held_out=200, retained=20)
+    groups = [world.answers(memory=memory, models=10) for memory in (0.5, 3.0, 0.0)]
+    return outputs(Evidence(*groups), tmp_path_factory.mktemp("ensemble") / "models.npz")
+
+
+@pytest.mark.parametrize("name, title", [("xgboost", "xgboost"), ("u-lira", "u-lira")])
+def test_an_attack_in_one_line(here: Path, cli: Cli, ensemble: Path, name: str, title: str) -> None:
+    done = cli("audit", ensemble, "--attack", name, "--json")
+    assert done.code in (0, 3, 4), done.err
+    assert [attack["name"] for attack in done.record["attacks"]] == [title]
+    assert done.record["tier"]["name"] == "T2"
+    assert done.record["attacks"][0]["original"]["auc"]["value"] > 0.8
+
+
+def test_limits_are_flags(here: Path, cli: Cli) -> None:
+    path = outputs(fair(World()), here / "outputs.npz")
+    assert cli("audit", path, "--auc", "0.001").code == 4
+    assert json.loads((here / "audit.json").read_text())["thresholds"]["auc"] == 0.001
+
+
+# -------------------------------------------------------------------------------------------------------- bad input
+
+
+def broken(world: World, **changes: object) -> dict[str, object]:
+    arrays: dict[str, object] = dict(arrays_of(fair(world)))
+    return {name: value for name, value in (arrays | changes).items() if value is not None}
+
+
+@pytest.mark.parametrize(
+    "change, words",
+    [
+        ({"forget_labels": None}, "has no array forget_labels"),
+        ({"held_out_labels": None}, "labels are missing"),
+        ({"unlearned_forget": np.full((300, CLASSES), np.nan)}, "NaN or infinite"),
+        ({"unlearned_forget": np.full((300, CLASSES), 0.1)}, "probabilities"),
+        ({"unlearned_forget": np.zeros((299, CLASSES))}, "labels for 299 samples"),
+        ({"unlearned_forget": np.zeros((300, 1))}, "at least two"),
+        ({"original_forget": None}, "no original_forget"),
+        ({"forget_labels": np.full(300, 1.5)}, "whole numbers"),
+        ({"unlearned_guess": np.zeros(3)}, "Unknown array"),
+    ],
+)
+def test_bad_arrays_are_named_and_nothing_is_written(
+    here: Path, cli: Cli, change: dict[str, object], words: str
+) -> None:
+    np.savez(here / "bad.npz", **broken(World(), **change))  # type: ignore[arg-type]
+    before = files(here)
+    done = cli("audit", "bad.npz", "--page", "audit.html")
+    assert done.code == 1
+    assert words in done.err
+    assert files(here) == before
+
+
+def test_a_directory_where_a_file_should_be(here: Path, cli: Cli) -> None:
+    path = outputs(fair(World()), here / "outputs.npz")
+    (here / "audit.json").mkdir()
+    done = cli("audit", path)
+    assert done.code == 1
+    assert "audit.json" in done.err
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 not a zip", b"hello"])
+def test_a_file_that_is_no_array(here: Path, cli: Cli, content: bytes) -> None:
+    (here / "outputs.npz").write_bytes(content)
+    done = cli("audit", "outputs.npz")
+    assert done.code == 1
+    assert "outputs.npz" in done.err
+
+
+def test_a_missing_file(here: Path, cli: Cli) -> None:
+    done = cli("audit", "nowhere.npz")
+    assert done.code == 1
+    assert "does not exist" in done.err
+
+
+def test_what_to_audit_must_be_said_once(here: Path, cli: Cli) -> None:
+    assert cli("audit").code == 2
+    assert cli("audit", "o.npz", "--ids", "ids.txt").code == 2
+    assert cli("audit", "--ids", "ids.txt", "--task", "classes").code == 2
+
+
+def test_an_audit_is_not_overwritten(here: Path, cli: Cli) -> None:
+    path = outputs(fair(World()), here / "outputs.npz")
+    assert cli("audit", path).code == 0
+    again = cli("audit", path)
+    assert again.code == 1
+    assert "--force" in again.err
+    assert cli("audit", path, "--force").code == 0
+
+
+def test_without_strangers_the_remedy_is_named(forgotten: Path, cli: Cli) -> None:
+    done = cli("audit", "--ids", "ids.txt", "--val=")
+    assert done.code == 1
+    assert "--test" in done.err

@@ -1,0 +1,109 @@
+"""``unweave report``: files in, one page out, and nothing half-written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_project import Cli
+
+pytest.importorskip("jsonschema", reason="needs unweave[report]")
+pytest.importorskip("vl_convert", reason="needs unweave[report]")
+
+
+def minimal() -> dict[str, Any]:
+    check = {"name": "Anything", "outcome": "pass", "sentence": "It could be measured."}
+    return {
+        "format": "unweave.audit",
+        "version": 1,
+        "created": "2026-03-01T10:02:11+00:00",
+        "made_by": {},
+        "request": {"title": "one sample", "task": "samples", "samples": 1},
+        "tier": {"name": "T0", "meaning": "Only the network was given.", "given": [], "missing": []},
+        "thresholds": {},
+        "verdict": {"outcome": "pass", "sentence": "All is well.", "checks": [check]},
+        "models": [{"name": "unlearned", "errors": {}}],
+        "attacks": [],
+        "distances": [],
+        "entropies": [],
+        "not_covered": [],
+        "settings": {},
+        "rerun": "unweave audit",
+    }
+
+
+@pytest.fixture
+def result(here: Path) -> Path:
+    path = here / "audit.json"
+    path.write_text(json.dumps(minimal()))
+    return path
+
+
+def test_one_audit_becomes_one_page(here: Path, result: Path, cli: Cli) -> None:
+    done = cli("report", result, "-o", "page.html")
+    assert (done.code, done.err) == (0, "")
+    assert "Wrote page.html" in done.out
+    assert "All is well." in (here / "page.html").read_text("utf-8")
+
+
+def test_without_a_place_the_page_lies_beside_the_result(here: Path, result: Path, cli: Cli) -> None:
+    assert cli("report", result).code == 0
+    assert (here / "audit.html").is_file()
+    assert cli("report", result).code == 1
+    assert cli("report", result, "--force").code == 0
+
+
+def test_several_audits_side_by_side(here: Path, result: Path, cli: Cli) -> None:
+    (here / "run").mkdir()
+    (here / "run" / "audit.json").write_text(json.dumps(minimal()))
+    done = cli("report", "--compare", "audit.json", "run/audit.json", "-o", "both.html")
+    assert (done.code, done.err) == (0, "")
+    text = (here / "both.html").read_text("utf-8")
+    assert "2 audits side by side" in text
+    assert "run/audit" in text
+
+
+def test_help_teaches_with_an_example(cli: Cli) -> None:
+    shown = cli("report", "--help")
+    assert shown.code == 0
+    assert "  unweave report audit.json" in shown.out.partition("example")[2]
+
+
+@pytest.mark.parametrize(
+    "words", [["report"], ["report", "a.json", "b.json"], ["report", "--compare", "a.json"], ["report", "--comp", "a"]]
+)
+def test_wrong_usage(cli: Cli, words: list[str]) -> None:
+    assert cli(*words).code == 2
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["nowhere.json"], "Cannot read nowhere.json"),
+        (["folder"], "Cannot read folder"),
+        (["text.json"], "text.json is no JSON"),
+        (["nan.json"], "$.thresholds.auc is nan"),
+        (["future.json"], "version 2 of the format; this release reads version 1"),
+        (["audit.json", "-o", "folder"], "it is a folder"),
+        (["audit.json", "-o", "taken.html"], "taken.html is there already"),
+        (["audit.json", "-o", "no/where.html"], "there is no folder no"),
+        (["audit.json", "-o", "audit.json", "--force"], "which it is made from"),
+        (["--compare", "audit.json", "./audit.json"], "The same result twice"),
+    ],
+)
+def test_what_goes_wrong_is_said_and_changes_nothing(
+    here: Path, result: Path, cli: Cli, words: list[str], message: str
+) -> None:
+    (here / "folder").mkdir()
+    (here / "text.json").write_text("hello")
+    (here / "nan.json").write_text(json.dumps(minimal() | {"thresholds": {"auc": float("nan")}}))
+    (here / "future.json").write_text(json.dumps(minimal() | {"version": 2}))
+    (here / "taken.html").write_text("mine")
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+    done = cli("report", *words)
+    assert done.code == 1
+    assert message in done.err
+    assert done.err.startswith("unweave: error:")
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
