@@ -94,6 +94,22 @@ def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]]) -> Outco
     return Outcomes.concat([read(logits_of(model, inputs, labels), labels) for inputs, labels in batches])
 
 
+def membership_auc(members: Outcomes, strangers: Outcomes) -> float | None:
+    """How often a member has a larger margin than a stranger of its class (ties count half), averaged over members.
+
+    0.5: nobody can tell them apart by their margins. None where a member's class has no stranger.
+    """
+    wins = torch.empty(len(members), dtype=torch.float64)
+    for c in members.labels.unique():
+        own, others = members.labels == c, strangers.margin[strangers.labels == c].sort().values
+        if not len(others):
+            return None
+        below = torch.searchsorted(others, members.margin[own])
+        not_above = torch.searchsorted(others, members.margin[own], right=True)
+        wins[own] = (below + not_above).double() / (2 * len(others))
+    return wins.mean().item()
+
+
 @dataclass(frozen=True)
 class ClassProfile:
     """What is kept of a set of samples in place of the samples: aggregates per class, float64 on the CPU.

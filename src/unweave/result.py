@@ -27,6 +27,9 @@ class Look:
     val_error_by_class: dict[int, float] | None
     distance: float
     """How far the margins of the forget set are from where they should be."""
+    auc: float | None
+    """How often a forget sample has a larger margin than a validation sample of its class: 0.5 when they look alike.
+    None without validation samples of those classes."""
     lr: float
     """The factor that multiplied a step's direction; chosen by the loop where none was given."""
     seconds: float

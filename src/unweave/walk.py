@@ -17,7 +17,7 @@ from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.losses import match_loss, paper_loss, poison_loss
-from unweave.outcomes import Outcomes, observe
+from unweave.outcomes import Outcomes, membership_auc, observe
 from unweave.result import Look
 from unweave.stopping import Goal, collapsed
 
@@ -170,6 +170,7 @@ class Walk:
             val_error=None if val is None else val.error,
             val_error_by_class=None if val is None else val.error_by_class(),
             distance=self.goal.distance(outcomes),
+            auc=None if val is None else membership_auc(outcomes, val),
             lr=report.lr,
             seconds=time.perf_counter() - self._began,
         )

@@ -1,4 +1,4 @@
-"""The demonstration, told in order: learn, fit, lose the training set, forget three times, compare with retraining."""
+"""The demonstration, told in order: learn, fit, lose the training set, forget three times, retrain, audit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import unweave
-from unweave.demo import data, network, requests
+from unweave.audit.evidence import Task
+from unweave.demo import audits, data, network, requests
 from unweave.demo.data import Images
+from unweave.files import write_atomically
 from unweave.outcomes import Outcomes, observe
-from unweave.store import write_atomically
 
 Say = Callable[[str], None]
 Tick = Callable[[str, int, int], None]
@@ -68,7 +69,7 @@ class Story:
         self.out, self.seed, self.say, self.tick = out, seed, say, tick
         self.val, self.test = data.load("val"), data.load("test")
         self.chapters: list[Chapter] = []
-        self.models: list[tuple[nn.Module, nn.Module]] = []
+        self.models: list[tuple[nn.Module, unweave.ForgetResult]] = []
         out.mkdir(parents=True, exist_ok=True)
 
     def tell(self) -> list[Chapter]:
@@ -77,8 +78,9 @@ class Story:
         self.forget_samples(clean, asked["samples"])
         self.forget_class(clean, asked["class"])
         self.depoison(poisoned, asked["poison"], judge)
-        self.compare()
+        trials = self.compare()
         self.write()
+        audits.hold(trials, self.out, self.seed, self.say)
         return self.chapters
 
     # ------------------------------------------------------------------------------ while the training set is there
@@ -163,26 +165,27 @@ class Story:
             target=result.goal.error,
         )
         self.chapters.append(chapter)
-        self.models.append((model, result.model))
+        self.models.append((model, result))
         return chapter
 
     # -------------------------------------------------------------------------------------------- for comparison
 
-    def compare(self) -> None:
+    def compare(self) -> list[audits.Trial]:
         """Retrain without the forgotten samples, from the images inside the package."""
         self.say("compare  only now the training set is read again, from the package, to retrain without the samples")
         train = data.load("train")
         _, poison_split, judge = requests.poison(train)
         others = self.test.where((self.test.y != requests.CLASS).nonzero().squeeze(1))
-        plans = [
-            (requests.samples(train), requests.samples(train).forget, self.test),
-            (requests.one_class(train), requests.one_class(train).forget, others),
-            (poison_split, judge, self.test),
+        plans: list[tuple[Task, requests.Split, Images, Images]] = [
+            ("samples", requests.samples(train), requests.samples(train).forget, self.test),
+            ("classes", requests.one_class(train), requests.one_class(train).forget, others),
+            ("poison", poison_split, judge, self.test),
         ]
-        for chapter, models, (split, forgotten, test) in zip(self.chapters, self.models, plans, strict=True):
-            original, unlearned = models
+        trials = []
+        for chapter, models, (task, split, forgotten, test) in zip(self.chapters, self.models, plans, strict=True):
+            original, result = models
             chapter.original = _with_retained(chapter.original, network.error(original, split.retain))
-            chapter.unlearned = _with_retained(chapter.unlearned, network.error(unlearned, split.retain))
+            chapter.unlearned = _with_retained(chapter.unlearned, network.error(result.model, split.retain))
             began = time.perf_counter()
             # The same seed, so the same first weights; the batches differ, for there are fewer samples to shuffle.
             net = network.train(split.retain, self.seed, tick=self.ticker(f"retraining for {chapter.title}"))
@@ -190,6 +193,29 @@ class Story:
             chapter.retrained = Errors(*(network.error(net, images) for images in (split.retain, forgotten, test)))
             if chapter.margins is not None:
                 chapter.margins["retrained"] = self.margins(net, forgotten)
+            trials.append(self.trial(task, chapter, original, result, net, split))
+        return trials
+
+    def trial(
+        self,
+        task: Task,
+        chapter: Chapter,
+        original: nn.Module,
+        result: unweave.ForgetResult,
+        retrained: nn.Module,
+        split: requests.Split,
+    ) -> audits.Trial:
+        """Everything that the audit of a request looks at; its held-out samples are the test set, never aimed at."""
+        some = torch.randperm(len(split.retain), generator=torch.Generator().manual_seed(0))[: audits.RETAINED]
+        return audits.Trial(
+            name=task,
+            title=chapter.title,
+            task=task,
+            networks={"original": original, "unlearned": result.model, "retrained": retrained},
+            seconds={"unlearned": chapter.unlearn_seconds, "retrained": chapter.retrain_seconds},
+            parts={"forget": split.forget, "held_out": self.test, "retained": split.retain.where(some)},
+            result=result,
+        )
 
     def ticker(self, what: str) -> Callable[[int], None]:
         return lambda epoch: self.tick(what, epoch, network.EPOCHS)
