@@ -14,6 +14,7 @@ from unweave.space import ENERGIES, NEGATIVE, RANK_RULES, Gamma
 TASKS = ("samples", "classes", "poison")
 OBJECTIVES = ("match", "paper")
 STOPS = ("held-out", "paper", "chance", "poison", "epochs")
+WATCHES = ("ends", "epochs")
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,10 @@ class ForgetConfig:
     seed: int = 0
     max_damage: float | None = 5.0
     """A rise of the validation error by more points than this counts as a collapse and is undone; None: never."""
+    watch: str = "ends"
+    """When to look at the validation set: before the first step and at the end (and, should that show a collapse, once
+    more from the start with a look after every epoch), or "epochs": after every epoch. A stop rule that compares
+    validation errors looks after every epoch anyway."""
     energy: str = "sigma"
     rank_rule: str = "paper"
     negative: str = "clip"
@@ -78,7 +83,13 @@ class ForgetConfig:
             )
 
     def _check_choices(self) -> None:
-        choices = {"task": TASKS, "energy": tuple(ENERGIES), "rank_rule": RANK_RULES, "negative": NEGATIVE}
+        choices = {
+            "task": TASKS,
+            "watch": WATCHES,
+            "energy": tuple(ENERGIES),
+            "rank_rule": RANK_RULES,
+            "negative": NEGATIVE,
+        }
         optional = {"objective": OBJECTIVES, "stop": STOPS}
         for name, known in {**choices, **optional}.items():
             value = getattr(self, name)

@@ -11,7 +11,6 @@ Two rules turn a gradient g into a step (P is the projection):
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,33 +99,34 @@ class Descent:
             order: shuffles the samples; None keeps their order.
             relative: make every step of sgd as long as ``size``, however small the gradient.
         """
-        total = torch.zeros((), dtype=torch.float64)
-        factors, steps = 0.0, 0
+        # Numbers stay on the device until the end: to read one earlier would make the host wait in every step.
+        losses: list[Tensor] = []
+        factors: list[Tensor] = []
         for inputs, labels, positions in samples.batches(batch_size, order):
             with torch.enable_grad():
                 value = loss(run(self.model(), inputs), labels, positions)
-            total += value.detach().double().cpu()
-            factors += self._step(value, size, relative)
-            steps += 1
-        return EpochReport(total.item() / steps, factors / steps)
+            losses.append(value.detach().double())
+            factors.append(self._step(value, size, relative))
+        return EpochReport(torch.stack(losses).mean().item(), torch.stack(factors).mean().item())
 
-    def _step(self, value: Tensor, size: float, relative: bool) -> float:
+    def _step(self, value: Tensor, size: float, relative: bool) -> Tensor:
         moving = self.moving()
         grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
         steps = {
             name: self._project(name, torch.zeros_like(w) if g is None else g)
             for (name, w), g in zip(moving.items(), grads, strict=True)
         }
-        factor = size
+        factor = torch.tensor(size, dtype=torch.float64)
         if self.rule == "adam":
             steps = self._precondition(steps)
         elif relative:
             # What rounding leaves of the core part must be small beside the step, not beside the gradient.
             steps = {name: self._project(name, step) for name, step in steps.items()}
-            length = math.hypot(*(float(steps[name].double().norm()) for name in self.weights))
-            factor = size / length if length > 0 else 0.0
+            length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
+            factor = torch.where(length > 0, size / length, 0.0)
         for name, step in steps.items():
-            self._move(name, moving[name], -factor * (TRUST_LR if name not in self.weights else 1.0) * step)
+            scale = -factor * (TRUST_LR if name not in self.weights else 1.0)
+            self._move(name, moving[name], scale.to(step.dtype) * step)
         return factor
 
     def _project(self, name: str, grad: Tensor) -> Tensor:
@@ -170,10 +170,11 @@ class Descent:
 
     def size(self) -> float:
         """The length of all movable weights together."""
-        return math.hypot(*(float(w.detach().double().norm()) for w in self.weights.values()))
+        return float(torch.stack([w.detach().double().norm() for w in self.weights.values()]).norm())
 
     def finite(self) -> bool:
-        return all(bool(torch.isfinite(value).all()) for value in self.moving().values())
+        answers = [torch.isfinite(value).all() for value in self.moving().values()]
+        return not answers or bool(torch.stack(answers).all())
 
 
 class _Overridden(nn.Module):

@@ -78,7 +78,7 @@ def forget(
     descent = _descent(net, space, config, grams.names)
     stay = set(range(before.classes)) - set(before.labels.tolist()) if config.task == "classes" else None
     loop = Request(descent, samples, goal, config, val, stay, progress)
-    with torch.random.fork_rng(), at_rest(net, gradients=True), only_moving(net, descent.weights):
+    with torch.random.fork_rng(), at_rest(net, gradients=True, exact=False), only_moving(net, descent.weights):
         torch.manual_seed(config.seed)
         ending, final = loop.run()
         if descent.trust is not None:

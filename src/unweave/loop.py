@@ -53,6 +53,17 @@ class Request(Walk):
         self._first_size = self.size
         if self.size == 0.0:
             return Ending(self._nowhere_to_go(), ok=False), start.look
+        order = self._order.get_state()
+        ending, last = self._until_the_end(start)
+        if self._ruined and not self._watching:
+            # Nobody looked at the validation set on the way, and the end is a ruin: again, with open eyes.
+            self._order.set_state(order)
+            self._begin_again(start)
+            ending, last = self._until_the_end(start)
+        return ending, last.look
+
+    def _until_the_end(self, start: Seen) -> tuple[Ending, Seen]:
+        """Walk by the strategy of the task, and see how the validation set stands at the end."""
         if self.config.objective == "match":
             ending, last = self._match(start)
         elif self.config.stop == "paper":
@@ -62,7 +73,24 @@ class Request(Walk):
         else:
             ending, last = self._until_crossed(start)
         self.descent.restore(last.state)
-        return ending, last.look
+        if self.val is None or last.look.val_error is not None:
+            return ending, last
+        final = self.look(last.look.epoch, EpochReport(last.look.loss, last.look.lr))
+        if final is None:  # it was finite a moment ago
+            raise ModelError("The model's outputs on the validation set are not finite. Check its weights.")
+        self._collapsed(final.look)
+        if self.history[-1] is last.look:
+            self.history[-1] = final.look
+        return ending, final
+
+    def _begin_again(self, start: Seen) -> None:
+        """Back to the first look, to look at the validation set after every epoch from now on."""
+        self._watching, self._ruined = True, False
+        self.history[:] = self.history[:1]
+        self.size = self._first_size
+        self.descent.restore(start.state)
+        self.descent.reset_moments()
+        self._aim_at(self.goal)
 
     def _nothing_to_do(self, start: Seen) -> Ending | None:
         """The ending of a request that must not take a step."""
@@ -107,7 +135,7 @@ class Request(Walk):
         shift = max(0.25 * now.look.distance, 0.02)
         self.size = max(self.size, self._first_size / 8)
         for _ in range(min(NUDGES, self._epochs_left())):
-            self._aim = self.goal.shifted(sign * shift)
+            self._aim_at(self.goal.shifted(sign * shift))
             after = self._advance(now)
             if after is None:
                 return self._give_up(best)

@@ -33,14 +33,20 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def at_rest(model: nn.Module, gradients: bool = False) -> Iterator[nn.Module]:
-    """Run the model in eval mode, exactly and eagerly; on the way out its flags, buffers and attributes are as before.
+def at_rest(model: nn.Module, gradients: bool = False, exact: bool = True) -> Iterator[nn.Module]:
+    """Run the model in eval mode and eagerly; on the way out its flags, buffers and attributes are as before.
 
-    Fused paths that skip the modules' own forward (and so their hooks) are off inside, as are TF32 and compiled code.
+    Fused paths that skip the modules' own forward (and so their hooks) are off inside, as is compiled code.
+
+    Args:
+        model: is put into eval mode.
+        gradients: let a backward pass follow.
+        exact: sums that are to be subtracted again need convolutions in full float32. Where the model is only looked at
+            or led somewhere, they may be TF32 if the user has it so: several times as fast on a GPU.
     """
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(gradients))
-        stack.enter_context(_exact_arithmetic())
+        stack.enter_context(_exact_arithmetic(exact))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_restored(model))
         model.eval()
@@ -69,14 +75,14 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _exact_arithmetic() -> Iterator[None]:
-    """Full float32 precision, deterministic convolutions, and no fused attention; all settings are put back."""
+def _exact_arithmetic(convolutions: bool) -> Iterator[None]:
+    """Full float32 products, deterministic convolutions, and no fused attention; all settings are put back."""
     fastpath, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn
     deterministic, benchmark = cudnn.deterministic, cudnn.benchmark
     try:
         torch.backends.mha.set_fastpath_enabled(False)
         cudnn.deterministic, cudnn.benchmark = True, False
-        with _full_precision():
+        with _full_precision(convolutions):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fastpath)
@@ -84,15 +90,15 @@ def _exact_arithmetic() -> Iterator[None]:
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
-    """No TF32 and no bfloat16 inside float32 products.
+def _full_precision(convolutions: bool) -> Iterator[None]:
+    """No TF32 and no bfloat16 inside float32 products, and in convolutions neither if so asked.
 
     PyTorch has two sets of switches for this, and reading the old one raises once somebody has used the new one. So
     the new ones are always set, and the old ones, which a model's forward may read, where they can be read now.
     """
     backends: Any = torch.backends
-    switches = [backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul]
-    switches += [backends.mkldnn.conv, backends.mkldnn.rnn, backends.mkldnn.matmul]
+    switches = [backends.cudnn.rnn, backends.cuda.matmul, backends.mkldnn.rnn, backends.mkldnn.matmul]
+    switches += [backends.cudnn.conv, backends.mkldnn.conv] if convolutions else []
     before = [switch.fp32_precision for switch in switches]
     try:
         old = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
@@ -100,7 +106,7 @@ def _full_precision() -> Iterator[None]:
         old = None
     try:
         if old is not None:
-            backends.cudnn.allow_tf32 = False
+            backends.cudnn.allow_tf32 = old[0] and not convolutions
             torch.set_float32_matmul_precision("highest")
         for switch in switches:
             switch.fp32_precision = "ieee"

@@ -32,7 +32,8 @@ Gamma = float | Mapping[str, float]
 class LayerSpace:
     """One layer's decomposition.
 
-    vectors: [groups, d, d], columns in descending order of σ; sigma: [groups, d]; rank: k per group, [groups];
+    vectors: [groups, d, d], columns in descending order of σ, and sigma: [groups, d], where they were computed;
+    rank: k per group, [groups], on the CPU;
     clipped: the negative part of the spectrum as a share of the whole (0 for an exact subtraction).
     """
 
@@ -45,16 +46,18 @@ class LayerSpace:
     @property
     def core(self) -> Tensor:
         """M, [groups, d, max k]; columns beyond a group's own k are zero."""
-        return self._columns(self.rank[:, None] > torch.arange(self.info.d))
+        widest = int(self.rank.max())
+        return self._columns(slice(0, widest), self.rank[:, None] > torch.arange(widest))
 
     @property
     def rest(self) -> Tensor:
         """N, an orthonormal basis of the complement, [groups, d, max (d − k)]; unused columns are zero."""
-        return self._columns(self.rank[:, None] <= torch.arange(self.info.d))
+        least = int(self.rank.min())
+        return self._columns(slice(least, None), self.rank[:, None] <= torch.arange(least, self.info.d))
 
-    def _columns(self, mask: Tensor) -> Tensor:
-        used = mask.any(0)
-        return (self.vectors * mask[:, None, :])[:, :, used]
+    def _columns(self, chosen: slice, used: Tensor) -> Tensor:
+        columns = self.vectors[:, :, chosen]
+        return columns if bool(used.all()) else columns * used[:, None, :].to(columns.device)
 
 
 class CoreSpace:
@@ -187,7 +190,7 @@ def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> Laye
     vectors = vectors.gather(2, order[:, None, :].expand_as(vectors))
     sigma = kept.sqrt()
     rank = _rank(sigma, gamma, rule)
-    return LayerSpace(info, vectors.cpu(), sigma.cpu(), rank.cpu(), float(below))
+    return LayerSpace(info, vectors, sigma, rank.cpu(), float(below))
 
 
 def _rank(sigma: Tensor, gamma: float, rule: _Rule) -> Tensor:

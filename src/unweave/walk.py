@@ -71,8 +71,14 @@ class Walk:
         self._first_size = 0.0
         self._order = torch.Generator().manual_seed(config.seed)
         self._began = time.perf_counter()
-        self._aim = goal
         self._told = 0
+        self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
+        self._ruined = False
+        self._aim_at(goal)
+
+    def _aim_at(self, goal: Goal) -> None:
+        """Descend to a goal from now on."""
+        self._targets = None if goal.margins is None else goal.margins.to(self.samples.labels.device)
 
     def _advance(self, now: Seen) -> Seen | None:
         """One epoch; a ruin is undone and tried again at half the step. None when that was of no use.
@@ -83,7 +89,7 @@ class Walk:
             if self.size < LEAST_STEP * self._first_size:
                 return None
             report = self._epoch()
-            after = self.look(self.history[-1].epoch + 1, report)
+            after = self.look(self.history[-1].epoch + 1, report, with_val=self._watching)
             if after is not None and not self._collapsed(after.look):
                 self.history.append(after.look)
                 self._tell()
@@ -118,11 +124,11 @@ class Walk:
             return self.descent.epoch(self.samples, self._loss, size, config.batch_size, order, relative)
 
     def _loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
-        config, margins = self.config, self._aim.margins
+        config = self.config
         # Logits of half precision are too coarse to tell one margin from the next.
         logits = logits.float() if logits.dtype in (torch.bfloat16, torch.half) else logits
-        if margins is not None:
-            return match_loss(logits, labels, margins.to(logits.device)[positions])
+        if self._targets is not None:
+            return match_loss(logits, labels, self._targets[positions])
         assert config.lam is not None
         assert config.eps is not None
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
@@ -191,7 +197,9 @@ class Walk:
     def _collapsed(self, look: Look) -> bool:
         first = self.history[0]
         astray = self.config.objective == "match" and look.distance > ASTRAY * first.distance
-        return astray or collapsed(look.val_error, first.val_error, self.config.max_damage)
+        ruined = collapsed(look.val_error, first.val_error, self.config.max_damage)
+        self._ruined |= ruined
+        return astray or ruined
 
 
 @contextmanager
