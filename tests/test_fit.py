@@ -240,7 +240,7 @@ def test_the_rows_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             return chunk
 
     monkeypatch.setattr(fit_module, "GramSum", Recording)
-    monkeypatch.setattr(unweave.rows, "PATCH_ELEMENTS", 2000)
+    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", 2000)
     assert_same_grams(unweave.fit(net, in_batches(*data, 30)), expected)
     assert max(sizes) <= max(2000, 30 * 72)  # the head's own input is there anyway
     assert len(sizes) > 10

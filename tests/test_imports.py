@@ -15,6 +15,9 @@ import unweave
 
 ORDER = [
     {"errors"},
+    {"patches", "correlate"},
+    {"structured"},
+    {"routes"},
     {"batches", "rows", "rest", "distributed"},
     {"layers"},
     {"borrowed"},
