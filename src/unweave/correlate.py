@@ -28,8 +28,8 @@ POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 TILE = 4
 """The longest tile: with 5 offsets (a 3-wide kernel) it takes 8 products in place of 20."""
 
-CHUNK_ELEMENTS = {"cpu": 1 << 18, "cuda": 1 << 25}
-"""How many float64 numbers the transform of one chunk of tiles may hold, by device: 2 MiB and 256 MiB."""
+CHUNK_ELEMENTS = {"cpu": 5 << 16, "cuda": 1 << 25}
+"""How many float64 numbers the transform of one chunk of tiles may hold, by device: 2.5 MiB and 256 MiB."""
 
 
 def tile_for(r: int) -> int:
@@ -70,33 +70,42 @@ class Correlation:
         )
         self.sums = torch.zeros(len(self.of_tile) * groups, channels, channels, dtype=torch.float64, device=device)
 
-    def add(self, a: Tensor, b: Tensor, low: Sequence[int], times: int = 1) -> None:
-        """Add the correlation of maps [N, groups, C, *sizes] at offsets from ``low`` on, counted ``times`` times."""
-        if not a.numel() or not b.numel():  # a phase that a small map does not have
+    def add(self, a: Sequence[Tensor], b: Sequence[Tensor], low: Sequence[int], times: int = 1) -> None:
+        """Add the correlations of pairs of maps at offsets from ``low`` on, each counted ``times`` times.
+
+        Maps are [N, groups of one pair, C, *sizes], of one shape; the pairs follow each other as groups.
+        """
+        if not a[0].numel() or not b[0].numel():  # a phase that a small map does not have
             return
-        budget = CHUNK_ELEMENTS.get(a.device.type, CHUNK_ELEMENTS["cpu"])
-        for samples, start, tiles in self._chunks(a, budget):
+        budget = CHUNK_ELEMENTS.get(a[0].device.type, CHUNK_ELEMENTS["cpu"])
+        width = [tile + r - 1 for tile, r in zip(self.tiles, self.counts, strict=True)]
+        for samples, start, tiles in self._chunks(a[0].shape, budget):
             first = [t * tile for t, tile in zip(start, self.tiles, strict=True)]
             seen = [f + e for f, e in zip(first, low, strict=True)]
-            wide = [tile + r - 1 for tile, r in zip(self.tiles, self.counts, strict=True)]
-            left = self._points(self.of_tile, a[samples], first, tiles, self.tiles)
-            right = self._points(self.of_window, b[samples], seen, tiles, wide)
-            self.sums.baddbmm_(left.mT, right, alpha=times)
+            # Nothing has a name here: a chunk must be gone before the next one is made.
+            self.sums.baddbmm_(
+                self._points(self.of_tile, [x[samples] for x in a], first, tiles, self.tiles).mT,
+                self._points(self.of_window, [x[samples] for x in b], seen, tiles, width),
+                alpha=times,
+            )
 
-    def _chunks(self, a: Tensor, budget: int) -> Iterator[tuple[slice, list[int], list[int]]]:
+    def _chunks(self, shape: torch.Size, budget: int) -> Iterator[tuple[slice, list[int], list[int]]]:
         """Samples, the first tile on each axis, and how many tiles there are; bounded by the samples, then by lines."""
-        tiles = [-(-size // tile) for size, tile in zip(a.shape[3:], self.tiles, strict=True)]
-        per_line = a.shape[1:3].numel() * len(self.of_tile) * math.prod(tiles[1:])
+        tiles = [-(-size // tile) for size, tile in zip(shape[3:], self.tiles, strict=True)]
+        per_line = self.groups * shape[2] * len(self.of_tile) * math.prod(tiles[1:])
         lines = max(1, min(tiles[0], budget // per_line))
         step = max(1, budget // (per_line * lines))
-        for i in range(0, len(a), step):
+        for i in range(0, shape[0], step):
             for j in range(0, tiles[0], lines):
                 yield slice(i, i + step), [j, *[0] * len(tiles[1:])], [min(lines, tiles[0] - j), *tiles[1:]]
 
-    def _points(self, transform: Tensor, x: Tensor, first: list[int], tiles: list[int], width: list[int]) -> Tensor:
+    def _points(
+        self, transform: Tensor, maps: list[Tensor], first: list[int], tiles: list[int], width: list[int]
+    ) -> Tensor:
         """Every tile's pixels (from ``first`` on, ``width`` for each tile) at the points, [P · groups, K, C]."""
         spans = [(count - 1) * tile + w for count, tile, w in zip(tiles, self.tiles, width, strict=True)]
-        region = cut_out(x, first, spans)  # [groups, *spans, n, C]
+        regions = [cut_out(x, first, spans) for x in maps]
+        region = torch.cat(regions) if len(regions) > 1 else regions[0]  # [groups, *spans, n, C]
         group, *axes, sample, channel = region.stride()
         view = region.as_strided(
             (*width, len(region), *tiles, *region.shape[-2:]),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from unweave.correlate import CHUNK_ELEMENTS, tile_for
 from unweave.patches import PATCH_ELEMENTS, Patches
-from unweave.structured import offsets, pieces_of
+from unweave.structured import bundles_of, offsets
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Work:
     transforms: float = 0.0
     """Multiplications in the transforms of tiles."""
     moved: float = 0.0
-    """Numbers written on the way."""
+    """Numbers written on the way, and every time a product is added to the sums."""
     calls: float = 0.0
     """Products started."""
 
@@ -55,15 +55,16 @@ class Prices:
 
 
 PRICES = {
-    "cpu": Prices(products=0.05, transforms=0.1, moved=2.0, calls=30_000.0),
+    "cpu": Prices(products=0.0405, transforms=0.0819, moved=1.03, calls=112_000.0),
     "cuda": Prices(products=4e-5, transforms=6e-5, moved=6e-3, calls=60_000.0),
 }
 
 NARROW = 32
 """A product of matrices narrower than this takes as long as one of this width."""
 
-MARGIN = 0.8
-"""The correlations are taken where they should take no more than this share of the time: prices are not exact."""
+MARGIN = 0.67
+"""The correlations are taken where they should take no more than this share of the time: the prices bring the ratio of
+the two to within a factor of 1.5."""
 
 
 def is_structured(patches: Patches) -> bool:
@@ -75,7 +76,8 @@ def is_structured(patches: Patches) -> bool:
 def work_of_patches(patches: Patches) -> Work:
     """Copy the patches out, again as float64, and multiply them with themselves."""
     rows, d = patches.groups * patches.count, patches.d
-    return Work(rows * d * max(d, NARROW), 0.0, 2.0 * rows * d, math.ceil(rows * d / PATCH_ELEMENTS))
+    chunks = math.ceil(rows * d / PATCH_ELEMENTS)
+    return Work(rows * d * max(d, NARROW), 0.0, 2.0 * rows * d + chunks * patches.groups * d**2, chunks)
 
 
 def work_of_correlations(patches: Patches) -> Work:
@@ -83,7 +85,7 @@ def work_of_correlations(patches: Patches) -> Work:
     samples, groups, channels, *sizes = patches.maps.shape
     budget = CHUNK_ELEMENTS.get(patches.maps.device.type, CHUNK_ELEMENTS["cpu"])
     total = Work()
-    for pieces in pieces_of(patches.axes, tuple(sizes)):
+    for pieces, *more in bundles_of(patches.axes, tuple(sizes)):
         counts = offsets(patches.axes, tuple(piece.part for piece in pieces))
         tile = [tile_for(r) for r in counts]
         window = [t + r - 1 for t, r in zip(tile, counts, strict=True)]
@@ -93,8 +95,10 @@ def work_of_correlations(patches: Patches) -> Work:
         wide = channels * math.prod(len(p.left) for p in pieces if isinstance(p.left, tuple))
         points, held = math.prod(window), math.prod(tile) + math.prod(window)
         tiles = samples * math.prod(-(-line // t) for line, t in zip(lines, tile, strict=True))
-        numbers = tiles * groups * wide
+        parts = groups * (1 + len(more))
+        numbers = tiles * parts * wide
         transforms = numbers * points * held if points > 1 else 0
         chunks = math.ceil(numbers * points / budget)
-        total += Work(numbers * points * max(wide, NARROW), transforms, numbers * (held + 2 * points), chunks)
+        moved = numbers * (held + 2 * points) + chunks * points * parts * wide**2
+        total += Work(numbers * points * max(wide, NARROW), transforms, moved, chunks)
     return total

@@ -21,6 +21,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,30 +57,26 @@ class PatchSums:
         self.groups = groups
         self.channels = channels
         self.device = device
-        self.sums: dict[Key, Correlation] = {}
+        self.sums: dict[tuple[Key, ...], Correlation] = {}
 
     def add(self, patches: Patches, times: int = 1) -> None:
-        for pieces in pieces_of(patches.axes, tuple(patches.maps.shape[3:])):
-            key, low = tuple(piece.part for piece in pieces), [piece.low for piece in pieces]
-            half = halved(self.axes, key)
-            if half is not None:
-                low[half] = 0
-            if key not in self.sums:
-                channels = self.channels * math.prod(len(taps) for kind, taps in key if kind == "line")
-                self.sums[key] = Correlation(offsets(self.axes, key), self.groups, channels, self.device)
-            left = _select(patches.maps, [piece.left for piece in pieces])
-            same = [piece.left for piece in pieces] == [piece.right for piece in pieces]
-            right = left if same else _select(patches.maps, [piece.right for piece in pieces])
-            self.sums[key].add(left, right, low, times)
+        for bundle in bundles_of(patches.axes, tuple(patches.maps.shape[3:])):
+            keys = tuple(_key(pieces) for pieces in bundle)
+            if keys not in self.sums:
+                channels = self.channels * _lines_in(keys[0])
+                groups = self.groups * len(keys)
+                self.sums[keys] = Correlation(offsets(self.axes, keys[0]), groups, channels, self.device)
+            left = [_select(patches.maps, [piece.left for piece in pieces]) for pieces in bundle]
+            right = [_select(patches.maps, [piece.right for piece in pieces]) for pieces in bundle]
+            self.sums[keys].add(left, right, _lows(self.axes, bundle[0]), times)
 
     def gram(self) -> Tensor:
         """The Gram [groups, d, d], with rows and columns in the order of the weight: channel, then tap."""
         taps = list(itertools.product(*(range(axis.kernel) for axis in self.axes)))
         c, k = self.channels, len(taps)
         gram = torch.zeros(self.groups, c, k, c, k, dtype=torch.float64, device=self.device)
-        for key, correlation in self.sums.items():
+        for key, found in self._found():
             sign = (-1) ** sum(kind == "line" for kind, _ in key)
-            found = correlation.result()
             for (i, a), (j, b) in itertools.product(enumerate(taps), repeat=2):
                 block = self._block(key, found, a, b)
                 if block is None:
@@ -88,6 +85,11 @@ class PatchSums:
                 if self._block(key, found, b, a) is None:
                     gram[:, :, j, :, i].add_(block.mT, alpha=sign)
         return gram.view(self.groups, c * k, c * k)
+
+    def _found(self) -> Iterator[tuple[Key, Tensor]]:
+        """Every key that was summed, and its correlations [*offsets, groups, S · C, S · C]."""
+        for keys, correlation in self.sums.items():
+            yield from zip(keys, correlation.result().split(self.groups, dim=-3), strict=True)
 
     def _block(self, key: Key, found: Tensor, a: Sequence[int], b: Sequence[int]) -> Tensor | None:
         """Where a part's correlations hold the block of two taps, [groups, C, C]; None where they do not."""
@@ -172,6 +174,33 @@ def pieces_of(axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> list[tuple[Piec
     splits = [_splits(axis, size) for axis, size in zip(axes, sizes, strict=True)]
     products = [pieces for split in itertools.product(*splits) for pieces in itertools.product(*split)]
     return [pieces for pieces in products if _key(pieces) <= _transposed(_key(pieces))]
+
+
+@functools.lru_cache(maxsize=256)
+def bundles_of(axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> list[list[tuple[Piece, ...]]]:
+    """The pieces, those at the border in bundles of one shape: they are small, and each product started costs time."""
+    bundles: dict[Any, list[tuple[Piece, ...]]] = {}
+    for pieces in pieces_of(axes, sizes):
+        key = _key(pieces)
+        border = any(kind == "line" for kind, _ in key)
+        shape = [(_length(p.left, size), _length(p.right, size)) for p, size in zip(pieces, sizes, strict=True)]
+        like = tuple(offsets(axes, key)), tuple(_lows(axes, pieces)), tuple(shape), _lines_in(key)
+        bundles.setdefault(like if border else id(pieces), []).append(pieces)
+    return list(bundles.values())
+
+
+def _length(pixels: slice | tuple[int, ...], size: int) -> int:
+    return len(range(size)[pixels]) if isinstance(pixels, slice) else 1
+
+
+def _lines_in(key: Key) -> int:
+    """How many lines, or corners, a part holds side by side."""
+    return math.prod(len(taps) for kind, taps in key if kind == "line")
+
+
+def _lows(axes: Sequence[Axis], pieces: Sequence[Piece]) -> list[int]:
+    half = halved(axes, _key(pieces))
+    return [0 if i == half else piece.low for i, piece in enumerate(pieces)]
 
 
 def _key(pieces: Sequence[Piece]) -> Key:
