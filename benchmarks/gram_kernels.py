@@ -135,7 +135,7 @@ def measure(case: tuple[int, ...], device: str, repeats: int) -> dict[str, Any]:
         "error": error(conv, patches),
         "work": {
             "patches": asdict(routes.work_of_patches(patches)),
-            "correlations": asdict(routes.work_of_correlations(patches)),
+            "correlations": asdict(routes.work_of_correlations(patches, device)),
         },
         "chosen": "correlations" if routes.is_structured(patches) else "patches",
     }

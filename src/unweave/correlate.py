@@ -104,8 +104,7 @@ class Correlation:
     ) -> Tensor:
         """Every tile's pixels (from ``first`` on, ``width`` for each tile) at the points, [P · groups, K, C]."""
         spans = [(count - 1) * tile + w for count, tile, w in zip(tiles, self.tiles, width, strict=True)]
-        regions = [cut_out(x, first, spans) for x in maps]
-        region = torch.cat(regions) if len(regions) > 1 else regions[0]  # [groups, *spans, n, C]
+        region = cut_out(maps, first, spans)  # [groups, *spans, n, C]
         group, *axes, sample, channel = region.stride()
         view = region.as_strided(
             (*width, len(region), *tiles, *region.shape[-2:]),
@@ -121,17 +120,16 @@ class Correlation:
         return (self.of_offset.T @ sums).view(*self.counts, self.groups, *self.sums.shape[1:])
 
 
-def cut_out(x: Tensor, first: Sequence[int], spans: Sequence[int]) -> Tensor:
-    """A box of maps [N, groups, C, *sizes] as float64 [groups, *spans, N, C], zero where it reaches beyond them."""
-    axes = len(spans)
-    inside = [(max(0, f), min(size, f + span)) for f, span, size in zip(first, spans, x.shape[3:], strict=True)]
-    shape = (x.shape[1], *spans, x.shape[0], x.shape[2])
-    whole = all(low == f and high == f + span for (low, high), f, span in zip(inside, first, spans, strict=True))
-    region = (torch.empty if whole else torch.zeros)(shape, dtype=torch.float64, device=x.device)
+def cut_out(maps: Sequence[Tensor], first: Sequence[int], spans: Sequence[int]) -> Tensor:
+    """A box of maps [N, groups, C, *sizes] as float64 [all groups, *spans, N, C], zero where it reaches beyond them."""
+    samples, groups, channels, *sizes = maps[0].shape
+    inside = [(max(0, f), min(size, f + span)) for f, span, size in zip(first, spans, sizes, strict=True)]
+    region = torch.zeros(groups * len(maps), *spans, samples, channels, dtype=torch.float64, device=maps[0].device)
     if all(low < high for low, high in inside):
-        source = x[(slice(None),) * 3 + tuple(slice(low, high) for low, high in inside)]
+        source = (slice(None),) * 3 + tuple(slice(low, high) for low, high in inside)
         target = [slice(low - f, high - f) for (low, high), f in zip(inside, first, strict=True)]
-        region[(slice(None), *target)] = source.permute(1, *range(3, 3 + axes), 0, 2)
+        for part, x in zip(region.split(groups), maps, strict=True):
+            part[(slice(None), *target)] = x[source].permute(1, *range(3, x.dim()), 0, 2)
     return region
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Inputs, Loader, checked, device_of, logits_of, map_tensors, run
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, logits_of, map_tensors, run
 from unweave.borrowed import owners_only
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.grams import LayerGrams, LayerInfo, Origin
@@ -34,6 +34,9 @@ Progress = Callable[[str, int, int | None], None]
 
 ROW_ELEMENTS = 1 << 22
 """How many float64 numbers of rows are held at once: 32 MiB."""
+
+DOUBTFUL_BATCHES = 64
+"""How many batches on a GPU may pass before their values are known to be sound."""
 
 
 def fit(
@@ -96,19 +99,26 @@ def stream(
     sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
     total = _length(loader)
+    device = device_of(net)
+    doubts = Doubts(later=device.type != "cpu")
     with at_rest(net), ExitStack() as hooks:
-        for done, (inputs, labels) in enumerate(checked(loader, what, device_of(net)), start=1):
+        for done, (inputs, labels) in enumerate(checked(loader, what, device, doubts), start=1):
             if done == 1:
                 with owners_only(net, found):
                     constant = _constant_owners(net, found, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=stride == "one"))
             for owner in constant:
                 sinks[owner].times = len(labels)
-            outcomes.append(read(logits_of(net, inputs, labels), labels))
+            logits = logits_of(net, inputs, labels, doubts)
+            # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
+            outcomes.append(read(logits, labels.clamp(0, logits.shape[1] - 1)))
             if done == 1:
                 _check_fired(sums, found)
+            if done % DOUBTFUL_BATCHES == 0:
+                doubts.settle()
             if progress is not None:
                 progress("fit", done, total)
+        doubts.settle()
     joined = Outcomes.concat(outcomes)
     made_from = fingerprint(net)
     origin = Origin(made_from, _dtype_of(net), len(joined), transform, stride, key=made_from)
