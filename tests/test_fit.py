@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import unweave
+from unweave.batches import Doubts
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.outcomes import LEVELS
 
@@ -240,7 +241,7 @@ def test_the_rows_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             return chunk
 
     monkeypatch.setattr(fit_module, "GramSum", Recording)
-    monkeypatch.setattr(unweave.rows, "PATCH_ELEMENTS", 2000)
+    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", 2000)
     assert_same_grams(unweave.fit(net, in_batches(*data, 30)), expected)
     assert max(sizes) <= max(2000, 30 * 72)  # the head's own input is there anyway
     assert len(sizes) > 10
@@ -327,6 +328,53 @@ def test_infinite_activations_behind_finite_logits_are_refused_by_name() -> None
 
     with pytest.raises(ModelError, match=r"'last' was given NaN or infinite.*layers="):
         unweave.fit(Saturating(), in_batches(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]), 2))
+
+
+# --------------------------------------------------------------------------- what a GPU is asked only after the pass
+
+
+def poisoned(position: str) -> list[Any]:
+    """Four batches of two, the third of which is unsound."""
+    x, labels = images(8)
+    if position == "inputs":
+        x[4, 0, 0, 0] = float("nan")
+    else:
+        labels[5] = 7
+    return in_batches(x, labels, 2)
+
+
+@pytest.mark.parametrize(
+    "position, words",
+    [
+        ("inputs", r"Invalid inputs in batch 2 of the training loader: NaN or infinite values"),
+        ("labels", r"In batch 2 of the training loader: Labels from 1 to 7 with 3 classes"),
+    ],
+)
+@pytest.mark.parametrize("often, heard", [(64, 4), (2, 3)])
+def test_a_doubt_that_waits_is_raised_with_its_batch_and_changes_nothing(
+    position: str, words: str, often: int, heard: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fit_module, "Doubts", lambda later: Doubts(later=True))
+    monkeypatch.setattr(fit_module, "DOUBTFUL_BATCHES", often)
+    net, seen = lived_in_cnn(), []
+    before = state_of(net)
+    with pytest.raises(DataError, match=words):
+        unweave.fit(net, poisoned(position), progress=lambda *step: seen.append(step))
+    assert len(seen) == heard  # the batches after it ran, up to the next time anybody asks
+    assert state_of(net) == before
+
+
+def test_without_a_gpu_nothing_waits() -> None:
+    heard: list[Any] = []
+    with pytest.raises(DataError, match="batch 2 of the training loader"):
+        unweave.fit(small_cnn(), poisoned("inputs"), progress=lambda *step: heard.append(step))
+    assert len(heard) == 2
+
+
+def test_waiting_doubts_that_are_unfounded_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = unweave.fit(small_cnn(), in_batches(*images(7), 3))
+    monkeypatch.setattr(fit_module, "Doubts", lambda later: Doubts(later=True))
+    assert unweave.fit(small_cnn(), in_batches(*images(7), 3)) == expected
 
 
 # ------------------------------------------------------------------------------------------------ what is kept of val=

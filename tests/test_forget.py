@@ -177,7 +177,7 @@ def test_running_on_beyond_chance_does_not_run_away(points: Problem) -> None:
         assert (result.model[layer].weight - before).norm() < 2 * before.norm()
 
 
-# ----------------------------------------------------------------------------------------- when the validation is watched
+# -------------------------------------------------------------------------------------- when the validation is watched
 
 
 @pytest.mark.parametrize("settings", [{}, {"objective": "paper"}])

@@ -16,6 +16,9 @@ import unweave
 ORDER = [
     {"errors"},
     {"files"},
+    {"patches", "correlate"},
+    {"structured"},
+    {"routes"},
     {"batches", "rows", "rest", "distributed"},
     {"layers"},
     {"borrowed"},

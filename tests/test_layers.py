@@ -165,7 +165,7 @@ def test_chunks_of_patches_add_up_to_the_same_gram(
     conv = CONVS[axes](4, 2, 3, stride=2, padding=1, groups=2).double()
     x = normal(3, 4, *(5,) * axes)
     whole = layer_grams(conv, (x,))[""]
-    monkeypatch.setattr(unweave.rows, "PATCH_ELEMENTS", patch_elements)
+    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", patch_elements)
     chunks = list(kind_of(conv).taps(conv, (x,), {})[0][1]())
     assert len(chunks) == 1 if whole.shape[1] * 9 * 3**axes < patch_elements else len(chunks) > 1
     assert gap(layer_grams(conv, (x,))[""], whole) < EXACT

@@ -45,21 +45,66 @@ def tensors_of(inputs: Inputs) -> Iterator[Tensor]:
             yield from tensors_of(value)
 
 
-def checked(loader: Loader, what: str, device: torch.device | None = None) -> Iterator[tuple[Inputs, Tensor]]:
+class Doubts:
+    """Checks of values, raised at once or, where asking would make the host wait for a GPU, once a pass is done.
+
+    A GPU works through what it was given while the host goes on; reading one number from it waits for all of that.
+    """
+
+    def __init__(self, later: bool = False) -> None:
+        self.later = later
+        self.place = ""
+        self._open: list[tuple[Tensor, Callable[[], Exception]]] = []
+
+    def require(self, holds: Tensor, error: Callable[[], Exception]) -> None:
+        """Raise the error unless the tensor (one truth value) is true; where the answer is on a GPU, in ``settle``."""
+        if not self.later:
+            _require(holds, error)
+            return
+        place = self.place
+        self._open.append((holds, lambda: _placed(error(), place)))
+
+    def settle(self) -> None:
+        """Raise the first error that is open, if there is one."""
+        opened, self._open = self._open, []
+        if opened and not bool(torch.stack([holds for holds, _ in opened]).all()):
+            for holds, error in opened:
+                _require(holds, error)
+
+
+def _require(holds: Tensor, error: Callable[[], Exception]) -> None:
+    if not bool(holds):
+        raise error()
+
+
+def _placed(error: Exception, place: str) -> Exception:
+    """The error with the place where it belongs, unless it says so itself."""
+    return error if not place or place in str(error) else type(error)(f"In {place}: {error}")
+
+
+def checked(
+    loader: Loader, what: str, device: torch.device | None = None, doubts: Doubts | None = None
+) -> Iterator[tuple[Inputs, Tensor]]:
     """Yield the batches of a loader, each checked and moved to the device.
 
     Raises:
         DataError: not iterable, empty, a batch that is no pair, labels that are not integers [N], inputs of another
-            length than the labels, or values that are not finite.
+            length than the labels, or values that are not finite (those may wait in ``doubts``).
     """
+    doubts = Doubts() if doubts is None else doubts
+    # A copy to a GPU need not be waited for, where the loader pins its memory; a copy from a GPU must be.
+    ahead = device is not None and device.type == "cuda"
     if not isinstance(loader, Iterable):
         raise DataError(f"The {what} loader is a {type(loader).__name__}, which cannot be iterated. Pass a DataLoader.")
     count = 0
     for index, batch in enumerate(loader):
-        inputs, labels = _check_batch(batch, f"batch {index} of the {what} loader")
+        doubts.place = f"batch {index} of the {what} loader"
+        inputs, labels = _check_batch(batch, doubts.place)
         count += len(labels)
         if len(labels):
-            yield map_tensors(inputs, lambda t: t.to(device)), labels.to(device)
+            moved = map_tensors(inputs, lambda t: t.to(device, non_blocking=ahead))
+            _check_values(moved, doubts)
+            yield moved, labels.to(device, non_blocking=ahead)
     if count == 0:
         raise DataError(f"The {what} loader is empty. Pass a loader with at least one sample; a generator runs once.")
 
@@ -89,29 +134,43 @@ def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
                 f"Invalid {where}: inputs of shape {list(tensor.shape)} with {len(labels)} labels. "
                 "The samples go along the first axis of every input."
             )
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise DataError(f"Invalid inputs in {where}: NaN or infinite values. Clean or drop those samples.")
     return inputs, labels.long()
 
 
-def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor) -> Tensor:
+def _check_values(inputs: Inputs, doubts: Doubts) -> None:
+    where = doubts.place
+    for tensor in tensors_of(inputs):
+        if tensor.is_floating_point():
+            doubts.require(
+                torch.isfinite(tensor).all(),
+                lambda: DataError(f"Invalid inputs in {where}: NaN or infinite values. Clean or drop those samples."),
+            )
+
+
+def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts | None = None) -> Tensor:
     """Run the model on one batch and return its logits [N, C].
 
     Raises:
         ModelError: the output is not [N, C] of finite floating-point numbers with C >= 2.
-        DataError: a label outside 0 … C − 1.
+        DataError: a label outside 0 … C − 1. What concerns values may wait in ``doubts``.
     """
+    doubts = Doubts() if doubts is None else doubts
     logits = run(model, inputs)
     if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < 2 or not logits.is_floating_point():
         raise ModelError(
             f"The model returned {logits.dtype} of shape {list(logits.shape)} for {len(labels)} samples. "
             "Supported: logits [N, C] with C >= 2; wrap a model that returns something else."
         )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= logits.shape[1]:
-        raise DataError(f"Labels from {low} to {high} with {logits.shape[1]} classes. Supported: 0 to C - 1.")
-    if not bool(torch.isfinite(logits).all()):
-        raise ModelError("The model's logits are NaN or infinite on finite inputs. Check its weights and its dtype.")
+    low, high = labels.aminmax()
+    classes = logits.shape[1]
+    doubts.require(
+        (low >= 0) & (high < classes),
+        lambda: DataError(f"Labels from {int(low)} to {int(high)} with {classes} classes. Supported: 0 to C - 1."),
+    )
+    doubts.require(
+        torch.isfinite(logits).all(),
+        lambda: ModelError("The model's logits are NaN or infinite on finite inputs. Check its weights and its dtype."),
+    )
     return logits
 
 

@@ -7,6 +7,7 @@ along; else the sums would depend on the batching, and subtracting a few batches
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
@@ -16,20 +17,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Inputs, Loader, checked, device_of, logits_of, map_tensors, run
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, logits_of, map_tensors, run
 from unweave.borrowed import owners_only
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.grams import LayerGrams, LayerInfo, Origin
 from unweave.layers import Layer, find_layers, plain_name, readable_kind
 from unweave.outcomes import ClassProfile, Outcomes, observe, read
+from unweave.patches import Axis, Patches
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
+from unweave.routes import is_structured
 from unweave.rows import Rows
+from unweave.structured import PatchSums
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
 
 ROW_ELEMENTS = 1 << 22
 """How many float64 numbers of rows are held at once: 32 MiB."""
+
+DOUBTFUL_BATCHES = 64
+"""How many batches on a GPU may pass before their values are known to be sound."""
 
 
 def fit(
@@ -70,7 +77,7 @@ def fit(
     if val is not None:
         with at_rest(net):
             held_out = ClassProfile.of(observe(net, checked(val, "validation", device_of(net))))
-    return LayerGrams({name: grams.grouped(name) for name in grams}, grams.layers, grams.origin, held_out)
+    return LayerGrams({name: grams.grouped(name).cpu() for name in grams}, grams.layers, grams.origin, held_out)
 
 
 def stream(
@@ -82,7 +89,7 @@ def stream(
     stride: str,
     progress: Progress | None = None,
 ) -> tuple[LayerGrams, Outcomes]:
-    """One pass over a loader: the Grams without profiles, and the outcome of every sample."""
+    """One pass over a loader: the Grams without profiles, on the model's device, and the outcome of every sample."""
     if stride not in ("layer", "one"):
         raise ConfigError(f"Invalid stride: {stride!r}. Supported: 'layer', 'one'.")
     found = find_layers(net, layers)
@@ -92,19 +99,26 @@ def stream(
     sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
     total = _length(loader)
+    device = device_of(net)
+    doubts = Doubts(later=device.type != "cpu")
     with at_rest(net), ExitStack() as hooks:
-        for done, (inputs, labels) in enumerate(checked(loader, what, device_of(net)), start=1):
+        for done, (inputs, labels) in enumerate(checked(loader, what, device, doubts), start=1):
             if done == 1:
                 with owners_only(net, found):
                     constant = _constant_owners(net, found, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=stride == "one"))
             for owner in constant:
                 sinks[owner].times = len(labels)
-            outcomes.append(read(logits_of(net, inputs, labels), labels))
+            logits = logits_of(net, inputs, labels, doubts)
+            # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
+            outcomes.append(read(logits, labels.clamp(0, logits.shape[1] - 1)))
             if done == 1:
                 _check_fired(sums, found)
+            if done % DOUBTFUL_BATCHES == 0:
+                doubts.settle()
             if progress is not None:
                 progress("fit", done, total)
+        doubts.settle()
     joined = Outcomes.concat(outcomes)
     made_from = fingerprint(net)
     origin = Origin(made_from, _dtype_of(net), len(joined), transform, stride, key=made_from)
@@ -122,28 +136,51 @@ def _length(loader: Loader) -> int | None:
 
 
 class GramSum:
-    """Adds up one layer's Gram [groups, d, d] in float64, where the rows are."""
+    """Adds up one layer's Gram [groups, d, d] in float64, where the rows are.
+
+    What comes as rows goes into ``gram``, which is made when the first rows come; what comes as patches into ``gram``
+    or ``patches``, whichever is quicker.
+    """
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer
         self.rows = 0
         self.device = layer.parameter.device
-        self.gram = torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
+        self.gram: Tensor | None = None
+        self.patches: dict[tuple[Axis, ...], PatchSums] = {}
 
     def add(self, rows: Rows, times: int = 1) -> None:
+        if isinstance(rows, Patches) and is_structured(rows):
+            self._add_patches(rows, times)
+            return
+        self.gram = self._zeros() if self.gram is None else self.gram
         for chunk in _chunks_for(self.layer, rows):
             self.rows += times * self.layer.kind.count(chunk)
             for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
                 exact = part.to(self.device, torch.float64)
                 self.gram.baddbmm_(exact.mT, exact, alpha=times)
 
+    def _add_patches(self, patches: Patches, times: int) -> None:
+        _check_shape(self.layer, [patches.groups, patches.count, patches.d])
+        self.rows += times * patches.count
+        if patches.axes not in self.patches:
+            channels = patches.maps.shape[2]
+            self.patches[patches.axes] = PatchSums(patches.axes, patches.groups, channels, self.device)
+        self.patches[patches.axes].add(patches, times)
+
+    def _zeros(self) -> Tensor:
+        layer = self.layer
+        return torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
+
     def result(self) -> Tensor:
-        """The Gram on the CPU, symmetric to the last bit (a product of a matrix with its transpose need not be).
+        """The Gram, symmetric to the last bit (a product of a matrix with its transpose need not be).
 
         Raises:
             ModelError: it is not finite.
         """
-        gram = self.gram.cpu()
+        parts = [sums.gram() for sums in self.patches.values()]
+        parts = parts if self.gram is None else [self.gram, *parts]
+        gram = functools.reduce(torch.add, parts, self._zeros() if not parts else parts.pop(0))
         if not bool(torch.isfinite(gram).all()):
             raise ModelError(
                 f"Layer {self.layer.name!r} was given NaN or infinite values, though inputs and logits are finite. "
@@ -164,12 +201,16 @@ def _chunks_for(layer: Layer, rows: Rows) -> Iterator[Tensor]:
     """
     for chunk in [rows] if isinstance(rows, Tensor) else rows:
         chunk = chunk if chunk.dim() == 3 else chunk.unsqueeze(0)
-        if chunk.shape[0] != layer.groups or chunk.shape[2] != layer.d:
-            raise LayerError(
-                f"Layer {layer.name!r} ({layer.kind.name}): rows of shape {list(chunk.shape)}, expected "
-                f"[{layer.groups}, n, {layer.d}]. Correct the function it was registered with."
-            )
+        _check_shape(layer, list(chunk.shape))
         yield chunk
+
+
+def _check_shape(layer: Layer, shape: list[int]) -> None:
+    if shape[0] != layer.groups or shape[2] != layer.d:
+        raise LayerError(
+            f"Layer {layer.name!r} ({layer.kind.name}): rows of shape {shape}, expected "
+            f"[{layer.groups}, n, {layer.d}]. Correct the function it was registered with."
+        )
 
 
 @dataclass
@@ -191,6 +232,9 @@ class RowCount:
     rows: int = 0
 
     def add(self, rows: Rows) -> None:
+        if isinstance(rows, Patches):
+            self.rows += rows.count
+            return
         self.rows += sum(self.layer.kind.count(chunk) for chunk in _chunks_for(self.layer, rows))
 
 

@@ -65,12 +65,13 @@ def forget(
     val = None if val is None else reusable(val)
     digests = _check_request(original, samples, grams, config, val)
 
+    home, grams_here = grams.device, grams.to(device_of(original))
     loader = list(samples.pairs(config.batch_size))
     given, before = stream(original, loader, "forget", grams.names, grams.origin.transform, grams.origin.stride)
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
-    retained = grams - given
-    space = _space(retained.restricted(names), config, grams.names, device_of(original))
+    retained = grams_here - given
+    space = _space(retained.restricted(names), config, grams.names)
     held_out = _held_out(original, grams, val, before)
     goal = choose_goal(config, before, held_out)
 
@@ -89,7 +90,7 @@ def forget(
     return ForgetResult(
         model=net,
         # A request that failed and changed nothing took nothing out either: it may be tried again.
-        grams=retained.belonging_to(changed, forgotten=digests, held_out=held_out) if carried_out else grams,
+        grams=retained.to(home).belonging_to(changed, forgotten=digests, held_out=held_out) if carried_out else grams,
         history=loop.history,
         stopped=ending.words,
         ok=ending.ok,
@@ -149,7 +150,7 @@ def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> 
     return {name: value for name, value in config.gamma.items() if name in names or name not in all_names}
 
 
-def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str], device: torch.device) -> CoreSpace:
+def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> CoreSpace:
     return CoreSpace.from_grams(
         retained,
         _gamma_for(config, all_names, retained.names),
@@ -157,7 +158,6 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str], dev
         rank_rule=config.rank_rule,
         negative=config.negative,
         freeze_at_one=config.freeze_at_one,
-        device=device if device.type == "cuda" else None,
     )
 
 
@@ -193,7 +193,7 @@ def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[st
 
 
 def _felt(retained: LayerGrams, name: str, weight: Tensor) -> float:
-    matrix = retained.layers[name].as_matrix(weight.detach().cpu().double())
+    matrix = retained.layers[name].as_matrix(weight.detach().double())
     return float(((matrix @ retained.grouped(name)) * matrix).sum().clamp_min(0).sqrt())
 
 

@@ -118,6 +118,17 @@ class LayerGrams(Mapping[str, Tensor]):
         """How many samples the Grams are the sum of."""
         return self.origin.samples
 
+    @property
+    def device(self) -> torch.device:
+        """Where the sums are: on the CPU after :func:`unweave.fit`, wherever :meth:`to` has put them since."""
+        return next((gram.device for gram in self._grams.values()), torch.device("cpu"))
+
+    def to(self, device: torch.device | str) -> LayerGrams:
+        """The same Grams on a device; on a GPU a request need not fetch them there first."""
+        return LayerGrams(
+            {name: gram.to(device) for name, gram in self._grams.items()}, self.layers, self.origin, self.held_out
+        )
+
     def grouped(self, name: str) -> Tensor:
         """The Gram as [groups, d, d], also where there is one group."""
         return self._grams[name]

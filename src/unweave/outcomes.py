@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Inputs, logits_of
+from unweave.batches import Doubts, Inputs, logits_of
 from unweave.errors import DataError
 
 LEVELS = 101
@@ -67,13 +67,11 @@ class Outcomes:
 
     @staticmethod
     def concat(parts: Iterable[Outcomes]) -> Outcomes:
+        """All of them in one, on the CPU. One copy fetches everything: each would wait for the device anew."""
         parts = list(parts)
-        joined = {
-            f.name: torch.cat([getattr(p, f.name) for p in parts]).cpu()
-            for f in fields(Outcomes)
-            if f.name != "classes"
-        }
-        return Outcomes(**joined, classes=parts[0].classes)
+        columns = [torch.cat([getattr(p, name) for p in parts]).double() for name in _COLUMNS]
+        labels, wrong, loss, margins, entropies = torch.stack(columns).cpu()
+        return Outcomes(labels.long(), wrong.bool(), loss, margins, entropies, parts[0].classes)
 
 
 def read(logits: Tensor, labels: Tensor) -> Outcomes:
@@ -89,9 +87,26 @@ def read(logits: Tensor, labels: Tensor) -> Outcomes:
     )
 
 
-def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]]) -> Outcomes:
-    """Run a model (already at rest) over checked batches and read its outputs."""
-    return Outcomes.concat([read(logits_of(model, inputs, labels), labels) for inputs, labels in batches])
+def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], doubts: Doubts | None = None) -> Outcomes:
+    """Run a model (already at rest) over checked batches and read its outputs.
+
+    Args:
+        model: maps a batch to logits.
+        batches: from :func:`unweave.batches.checked`, with the same ``doubts``.
+        doubts: collects what is still to be asked of a device; it is settled here, at the end.
+    """
+    found = []
+    for inputs, labels in batches:
+        doubts = Doubts(later=labels.device.type != "cpu") if doubts is None else doubts
+        logits = logits_of(model, inputs, labels, doubts)
+        # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
+        found.append(read(logits, labels.clamp(0, logits.shape[1] - 1)))
+    if doubts is not None:
+        doubts.settle()
+    return Outcomes.concat(found)
+
+
+_COLUMNS = tuple(f.name for f in fields(Outcomes) if f.name != "classes")
 
 
 def membership_auc(members: Outcomes, strangers: Outcomes) -> float | None:

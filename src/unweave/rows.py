@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unweave.patches import Patches
+
 Rows = Tensor | Iterable[Tensor]
-"""Rows [n, d] or [groups, n, d], whole or in chunks."""
+"""Rows [n, d] or [groups, n, d], whole or in chunks; :class:`Patches` are chunks whose Gram can be had without them."""
 
 Tap = tuple[str, Callable[[], Rows]]
 """The path of a weight's owner below the hooked module ("" for the module itself), and how to get its rows."""
-
-PATCH_ELEMENTS = 1 << 22
-"""How many numbers one chunk of convolution patches may hold."""
 
 
 def linear_rows(module: nn.Module, x: Tensor) -> Tensor:
@@ -29,59 +28,9 @@ def linear_rows(module: nn.Module, x: Tensor) -> Tensor:
     return x.reshape(-1, x.shape[-1])
 
 
-def conv_rows(module: Any, x: Tensor, strided: bool = True) -> Iterator[Tensor]:
-    """Patches of the padded input, [groups, n, in/groups · kernel], a bounded chunk at a time.
-
-    The patches are a strided *view* of the padded input, so only the chunk that is copied out takes memory.
-    """
-    axes = len(module.kernel_size)
-    x = x if x.dim() == axes + 2 else x.unsqueeze(0)
-    mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    x = F.pad(x, _reversed_padding(module), mode=mode)
-    stride = module.stride if strided else (1,) * axes
-    geometry = list(zip(x.shape[2:], module.kernel_size, stride, module.dilation, strict=True))
-    out = [(size - dilation * (k - 1) - 1) // step + 1 for size, k, step, dilation in geometry]
-    steps = x.stride()[2:]
-    view = x.as_strided(
-        (*x.shape[:2], *out, *module.kernel_size),
-        (
-            *x.stride()[:2],
-            *(s * step for s, step in zip(steps, stride, strict=True)),
-            *(s * dilation for s, dilation in zip(steps, module.dilation, strict=True)),
-        ),
-    )
-    groups, channels = module.groups, x.shape[1] // module.groups
-    # [N, groups, channels, *out, *kernel] -> [groups, N, *out, channels, *kernel]
-    view = view.unflatten(1, (groups, channels))
-    view = view.permute(1, 0, *range(3, 3 + axes), 2, *range(3 + axes, 3 + 2 * axes))
-    yield from _chunks(view, axes)
-
-
-def _chunks(view: Tensor, axes: int) -> Iterator[Tensor]:
-    """Split a patch view [groups, N, *out, channels, *kernel] along N, and along the first out axis if need be."""
-    groups, samples, lines = view.shape[:3]
-    d = view.shape[2 + axes :].numel()
-    per_line = groups * view.shape[3 : 2 + axes].numel() * d
-    line_step = max(1, min(lines, PATCH_ELEMENTS // max(per_line, 1)))
-    sample_step = max(1, PATCH_ELEMENTS // max(per_line * lines, 1)) if line_step == lines else 1
-    for i in range(0, samples, sample_step):
-        for j in range(0, lines, line_step):
-            yield view[:, i : i + sample_step, j : j + line_step].reshape(groups, -1, d)
-
-
-def _reversed_padding(module: Any) -> list[int]:
-    """Padding as F.pad wants it: last axis first, (before, after) for each."""
-    sides: list[int] = []
-    for axis in reversed(range(len(module.kernel_size))):
-        if module.padding == "valid":
-            before = after = 0
-        elif module.padding == "same":
-            total = module.dilation[axis] * (module.kernel_size[axis] - 1)
-            before, after = total // 2, total - total // 2
-        else:
-            before = after = module.padding[axis]
-        sides += [before, after]
-    return sides
+def conv_rows(module: Any, x: Tensor, strided: bool = True) -> Patches:
+    """Patches of the padded input, [groups, n, in/groups · kernel], a bounded chunk at a time."""
+    return Patches.of(module, x, strided)
 
 
 def conv_transpose_rows(module: Any, x: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def save_grams(grams: LayerGrams, path: str | PathLike[str], dtype: torch.dtype 
     """
     if dtype not in (torch.float64, torch.float32):
         raise ConfigError(f"Invalid dtype: {dtype}. Supported: torch.float64, torch.float32.")
-    tensors = {f"gram.{name}": _pack(grams.grouped(name)).to(dtype) for name in grams}
+    tensors = {f"gram.{name}": _pack(grams.grouped(name).cpu()).to(dtype) for name in grams}
     if grams.held_out is not None:
         tensors |= {f"{PROFILE}.{key}": value for key, value in vars(grams.held_out).items()}
     header = {

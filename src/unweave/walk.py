@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Loader, Samples, checked
+from unweave.batches import Doubts, Loader, Samples, checked
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
@@ -186,7 +186,8 @@ class Walk:
         if self.val is None:
             return None
         device = self.samples.labels.device
-        outcomes = observe(model, checked(self.val, "validation", device))
+        doubts = Doubts(later=device.type != "cpu")
+        outcomes = observe(model, checked(self.val, "validation", device, doubts), doubts)
         if self.retained_classes is None:
             return outcomes
         kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.retained_classes)))

@@ -1,0 +1,216 @@
+"""The two ways to a convolution's Gram, side by side: through its patches, and through correlations of its maps.
+
+    python benchmarks/gram_kernels.py [--device cpu|cuda] [--repeats 5] [--threads 1] [--out results/….json]
+
+For each geometry: seconds of both (median and spread over interleaved repeats), their ratio, the memory each takes
+beyond the maps and what it sums in, and the largest error against a float64 product of all patches, relative to the
+largest entry. With one thread the seconds are the processor's own, which other programs do not lengthen. Then the
+prices of :mod:`unweave.routes`, fitted to these seconds, and what the rule chose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from memory import peak_bytes
+from provenance import provenance
+from torch import Tensor, nn
+
+from unweave import routes
+from unweave.fit import GramSum
+from unweave.layers import find_layers
+from unweave.patches import Patches
+from unweave.structured import PatchSums
+
+# samples, channels, side, kernel, stride, dilation, groups
+SMALL = [
+    *((n, c, side, 3, 1, 1, 1) for c, side in ((128, 32), (128, 16), (128, 8), (128, 4)) for n in (8, 64)),
+    *((n, c, side, 3, 1, 1, 1) for c, side in ((256, 16), (256, 8), (256, 4), (512, 8), (512, 4)) for n in (8, 32)),
+    *((n, c, 16, 3, 1, 1, 1) for c in (3, 16, 32, 64) for n in (8, 64)),
+    *((n, c, 16, 3, 2, 1, 1) for c in (16, 64, 128, 256) for n in (8, 64)),
+    *((8, c, 8, 3, 2, 1, 1) for c in (64, 128, 256)),
+    (1, 128, 16, 3, 1, 1, 1),
+    (1, 256, 4, 3, 1, 1, 1),
+    (64, 128, 2, 3, 1, 1, 1),
+    (8, 64, 16, 3, 1, 2, 1),
+    (32, 128, 16, 3, 1, 1, 4),
+    (32, 128, 16, 3, 1, 1, 32),
+    (32, 128, 16, 1, 1, 1, 1),
+    (32, 128, 16, 1, 2, 1, 1),
+    (8, 64, 16, 5, 1, 1, 1),
+    (8, 128, 14, 7, 1, 1, 1),
+    (8, 3, 32, 7, 2, 1, 1),
+]
+LARGE = [
+    *((n, 96, 32, 3, 1, 1, 1) for n in (64, 512)),
+    *((512, 96, 32, 3, 2, 1, 1), (512, 192, 16, 3, 1, 1, 1), (512, 192, 16, 3, 2, 1, 1), (512, 192, 8, 3, 1, 1, 1)),
+    *((512, 3, 32, 3, 1, 1, 1), (512, 192, 8, 1, 1, 1, 1)),
+    *((256, c, side, 3, 1, 1, 1) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7), (32, 32), (16, 32))),
+    *((256, c, side, 3, 2, 1, 1) for c, side in ((64, 56), (128, 28), (256, 14))),
+    *((8, 128, 16, 3, 1, 1, 1), (8, 128, 8, 3, 1, 1, 1), (1, 128, 16, 3, 1, 1, 1), (8, 128, 16, 3, 2, 1, 1)),
+    *((256, 128, 16, 3, 1, 1, 4), (256, 128, 16, 3, 1, 1, 32), (64, 64, 16, 5, 1, 1, 1), (256, 3, 224, 7, 2, 1, 1)),
+]
+
+
+def conv_of(channels: int, kernel: int, stride: int, dilation: int, groups: int) -> nn.Conv2d:
+    padding = dilation * (kernel // 2)
+    return nn.Conv2d(channels, groups, kernel, stride, padding, dilation, groups=groups, bias=False)
+
+
+def by_patches(conv: nn.Conv2d, patches: Patches) -> Callable[[], GramSum]:
+    """Through the package's own loop; a plain generator hides what the patches could do otherwise."""
+    total = GramSum(find_layers(conv)[""])
+
+    def once() -> GramSum:
+        total.add(chunk for chunk in patches)
+        return total
+
+    return once
+
+
+def by_correlations(patches: Patches) -> Callable[[], PatchSums]:
+    total = PatchSums(patches.axes, patches.groups, patches.maps.shape[2], patches.maps.device)
+
+    def once() -> PatchSums:
+        total.add(patches)
+        return total
+
+    return once
+
+
+def seconds(work: Callable[[], Any], device: str) -> float:
+    if device == "cpu":
+        clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+        start = clock()
+        work()
+        return clock() - start
+    start_event, end_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    start_event.record()
+    work()
+    end_event.record()
+    torch.cuda.synchronize()
+    return start_event.elapsed_time(end_event) / 1000
+
+
+def error(conv: nn.Conv2d, patches: Patches) -> dict[str, float]:
+    """Of both ways on the first samples, against one product of all patches in float64."""
+    few = Patches(patches.maps[:8], patches.axes)
+    rows = torch.cat([chunk.double() for chunk in few], 1)
+    exact = rows.mT @ rows
+    ways = {"patches": by_patches(conv, few)().result(), "correlations": by_correlations(few)().gram().cpu()}
+    return {way: ((gram - exact.cpu()).abs().max() / exact.abs().max().cpu()).item() for way, gram in ways.items()}
+
+
+def measure(case: tuple[int, ...], device: str, repeats: int) -> dict[str, Any]:
+    samples, channels, side, kernel, stride, dilation, groups = case
+    conv = conv_of(channels, kernel, stride, dilation, groups).to(device)
+    x = torch.randn(samples, channels, side, side, generator=torch.Generator().manual_seed(0)).relu().to(device)
+    patches = Patches.of(conv, x)
+    ways: dict[str, Callable[[], Any]] = {
+        "patches": by_patches(conv, patches),
+        "correlations": by_correlations(patches),
+    }
+    for work in ways.values():
+        work()
+    memory = {way: peak_bytes(work, device) for way, work in ways.items()}
+    times: dict[str, list[float]] = {way: [] for way in ways}
+    for _ in range(repeats):
+        for way, work in ways.items():
+            times[way].append(seconds(work, device))
+    return {
+        "geometry": dict(zip(("N", "C", "side", "kernel", "stride", "dilation", "groups"), case, strict=True)),
+        "seconds": {way: statistics.median(taken) for way, taken in times.items()},
+        "spread": {way: [min(taken), max(taken)] for way, taken in times.items()},
+        "ratio": statistics.median(p / c for p, c in zip(times["patches"], times["correlations"], strict=True)),
+        "bytes": memory,
+        "error": error(conv, patches),
+        "work": {
+            "patches": asdict(routes.work_of_patches(patches)),
+            "correlations": asdict(routes.work_of_correlations(patches, device)),
+        },
+        "chosen": "correlations" if routes.is_structured(patches) else "patches",
+    }
+
+
+def fitted(rows: list[dict[str, Any]]) -> dict[str, float]:
+    """Prices >= 0 that bring price · work nearest to the seconds, each taken as a share of itself."""
+    kinds = ("products", "transforms", "moved", "calls")
+    pairs = [(row["work"][way], row["seconds"][way]) for row in rows for way in ("patches", "correlations")]
+    work = torch.tensor([[item[kind] / 1e9 / taken for kind in kinds] for item, taken in pairs], dtype=torch.float64)
+    scale = work.norm(dim=0)
+    log_price = torch.zeros(len(kinds), dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([log_price], max_iter=500, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimizer.zero_grad()
+        value = (((work / scale) @ log_price.exp() + 1e-12).log()).square().mean()
+        value.backward()
+        return value
+
+    for _ in range(20):
+        optimizer.step(loss)
+    return {kind: price.item() for kind, price in zip(kinds, log_price.exp().detach() / scale, strict=True)}
+
+
+def growth(device: str, repeats: int) -> dict[str, Any]:
+    """Seconds and bytes of the correlations against the number of samples, and the slope in logarithms."""
+    conv, counts, taken, held = conv_of(128, 3, 1, 1, 1).to(device), [16, 32, 64, 128, 256], [], []
+    for count in counts:
+        x = torch.randn(count, 128, 16, 16, generator=torch.Generator().manual_seed(0)).relu().to(device)
+        work = by_correlations(Patches.of(conv, x))
+        work()
+        taken.append(min(seconds(work, device) for _ in range(repeats)))
+        held.append(peak_bytes(work, device))
+    logs = torch.tensor(counts).double().log(), torch.tensor(taken).double().log()
+    centred = [value - value.mean() for value in logs]
+    slope = ((centred[0] * centred[1]).sum() / centred[0].square().sum()).item()
+    return {"samples": counts, "seconds": taken, "bytes": held, "slope": slope}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.set_grad_enabled(False)
+    print("   N    C side  k  s  d   g   patches  correl.  ratio  MiB: pat.  corr.   error  chosen")
+    rows = []
+    for case in SMALL if options.device == "cpu" else LARGE:
+        rows.append(measure(case, options.device, options.repeats))
+        print(_line(case, rows[-1]), flush=True)
+    with torch.enable_grad():
+        prices = fitted(rows)
+    wrong = [row for row in rows if row["chosen"] == "correlations" and row["ratio"] < 1]
+    grown = growth(options.device, options.repeats)
+    print("prices (ns):", {kind: float(f"{price:.3g}") for kind, price in prices.items()})
+    print(f"correlations chosen where slower: {len(wrong)}; seconds grow as samples to the {grown['slope']:.3f}")
+    out = options.out or Path(f"results/bench-gram-{options.device}.json")
+    record = {"provenance": provenance(), "prices": prices, "growth": grown, "cases": rows}
+    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _line(case: tuple[int, ...], row: dict[str, Any]) -> str:
+    widths = (4, 5, 5, 3, 3, 3, 4)
+    taken, held = row["seconds"], row["bytes"]
+    return (
+        "".join(f"{value:>{width}}" for value, width in zip(case, widths, strict=True))
+        + f"{1e3 * taken['patches']:8.2f}ms{1e3 * taken['correlations']:7.2f}ms{row['ratio']:7.2f}"
+        + f"{held['patches'] / 2**20:11.1f}{held['correlations'] / 2**20:7.1f}{row['error']['correlations']:9.0e}"
+        + f"  {row['chosen']}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,241 @@
+"""The Gram of a convolution's patches without the patches.
+
+Block (a, b) of the Gram, for taps a and b, is Σ over outputs o of x(o + a) x(o + b)ᵀ. If there were outputs beyond the
+border too, it would depend on b − a alone: 13 correlations of a map with itself, up to symmetry, in place of the 81
+blocks of a 3×3 kernel. So take those, less what the outputs that do not exist would have seen. On one axis::
+
+    Σ over outputs  =  Σ over all positions  −  Σ over the positions o beyond the border        (each a single line)
+
+and on several axes the product of these: the map, less the lines at the border, less its columns, plus the corners.
+A line o is seen by few taps (one, for a 3-wide kernel with padding 1), whose pixels it holds side by side.
+
+A stride of s makes o + a the pixel s·o + a: the map falls into s phases on each axis, taps of the same phase keep the
+structure, and pairs of phases are correlated with each other. A dilation δ splits outputs into phases as well. Both are
+phases modulo L = lcm(s, δ).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unweave.correlate import Correlation
+from unweave.patches import Axis, Patches
+
+Part = tuple[str, tuple[int, ...]]
+"""What is summed on one axis: ("all", (phase of a, phase of b)), or ("line", the taps that see a line)."""
+
+Key = tuple[Part, ...]
+"""One part for each axis."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One part on one axis of a map of known size, as pixels of the map.
+
+    ``left`` and ``right`` are the pixels for taps a and b, ``low`` the first offset between them, in their own steps.
+    """
+
+    part: Part
+    left: slice | tuple[int, ...]
+    right: slice | tuple[int, ...]
+    low: int
+
+
+class PatchSums:
+    """Adds up the structured Gram of one geometry over batches of maps, whatever their sizes."""
+
+    def __init__(self, axes: tuple[Axis, ...], groups: int, channels: int, device: torch.device) -> None:
+        self.axes = axes
+        self.groups = groups
+        self.channels = channels
+        self.device = device
+        self.sums: dict[tuple[Key, ...], Correlation] = {}
+
+    def add(self, patches: Patches, times: int = 1) -> None:
+        for bundle in bundles_of(patches.axes, tuple(patches.maps.shape[3:])):
+            keys = tuple(_key(pieces) for pieces in bundle)
+            if keys not in self.sums:
+                channels = self.channels * _lines_in(keys[0])
+                groups = self.groups * len(keys)
+                self.sums[keys] = Correlation(offsets(self.axes, keys[0]), groups, channels, self.device)
+            left = [_select(patches.maps, [piece.left for piece in pieces]) for pieces in bundle]
+            right = [_select(patches.maps, [piece.right for piece in pieces]) for pieces in bundle]
+            self.sums[keys].add(left, right, _lows(self.axes, bundle[0]), times)
+
+    def gram(self) -> Tensor:
+        """The Gram [groups, d, d], with rows and columns in the order of the weight: channel, then tap."""
+        taps = list(itertools.product(*(range(axis.kernel) for axis in self.axes)))
+        c, k = self.channels, len(taps)
+        gram = torch.zeros(self.groups, c, k, c, k, dtype=torch.float64, device=self.device)
+        for key, found in self._found():
+            sign = (-1) ** sum(kind == "line" for kind, _ in key)
+            for (i, a), (j, b) in itertools.product(enumerate(taps), repeat=2):
+                block = self._block(key, found, a, b)
+                if block is None:
+                    continue
+                gram[:, :, i, :, j].add_(block, alpha=sign)
+                if self._block(key, found, b, a) is None:
+                    gram[:, :, j, :, i].add_(block.mT, alpha=sign)
+        return gram.view(self.groups, c * k, c * k)
+
+    def _found(self) -> Iterator[tuple[Key, Tensor]]:
+        """Every key that was summed, and its correlations [*offsets, groups, S · C, S · C]."""
+        for keys, correlation in self.sums.items():
+            yield from zip(keys, correlation.result().split(self.groups, dim=-3), strict=True)
+
+    def _block(self, key: Key, found: Tensor, a: Sequence[int], b: Sequence[int]) -> Tensor | None:
+        """Where a part's correlations hold the block of two taps, [groups, C, C]; None where they do not."""
+        half, where, left, right = halved(self.axes, key), [], 0, 0
+        for i, (axis, (kind, of), tap_a, tap_b) in enumerate(zip(self.axes, key, a, b, strict=True)):
+            if kind == "line":
+                if tap_a not in of or tap_b not in of:
+                    return None
+                left, right = left * len(of) + of.index(tap_a), right * len(of) + of.index(tap_b)
+                where.append(0)
+                continue
+            if (_phase(axis, tap_a), _phase(axis, tap_b)) != of:
+                return None
+            offset = _step(axis, tap_b) - _step(axis, tap_a)
+            where.append(offset - (0 if i == half else _lowest(axis, of)))
+            if where[-1] < 0:
+                return None
+        c = self.channels
+        return found[tuple(where)][:, left * c : (left + 1) * c, right * c : (right + 1) * c]
+
+
+def _select(maps: Tensor, pixels: Sequence[slice | tuple[int, ...]]) -> Tensor:
+    """Maps [N, groups, S · C, *sizes]: a slice of each axis, or S single lines of it side by side as channels."""
+    for axis, chosen in enumerate(pixels, start=3):
+        if isinstance(chosen, slice):
+            maps = maps[(slice(None),) * axis + (chosen,)]
+    stacked = list(itertools.product(*(chosen if isinstance(chosen, tuple) else (None,) for chosen in pixels)))
+    if stacked == [(None,) * len(pixels)]:
+        return maps
+    cells = [maps[(..., *(slice(None) if at is None else slice(at, at + 1) for at in cell))] for cell in stacked]
+    return torch.cat(cells, 2) if len(cells) > 1 else cells[0]
+
+
+# ------------------------------------------------------------------------------------------- one axis: phases and steps
+
+
+def _modulus(axis: Axis) -> int:
+    return math.lcm(axis.stride, axis.dilation)
+
+
+def _phase(axis: Axis, tap: int) -> int:
+    return axis.dilation * tap % _modulus(axis)
+
+
+def _step(axis: Axis, tap: int) -> int:
+    return axis.dilation * tap // _modulus(axis)
+
+
+def _taps(axis: Axis, phase: int) -> list[int]:
+    return [tap for tap in range(axis.kernel) if _phase(axis, tap) == phase]
+
+
+def _lowest(axis: Axis, phases: tuple[int, ...]) -> int:
+    """The least offset, in steps of L, from a tap of the first phase to one of the second."""
+    a, b = (_taps(axis, phase) for phase in phases)
+    return _step(axis, b[0]) - _step(axis, a[-1])
+
+
+def _reach(axis: Axis, phases: tuple[int, ...]) -> int:
+    """How many offsets there are between taps of two phases: consecutive ones, for taps of one phase are L apart."""
+    return sum(len(_taps(axis, phase)) for phase in phases) - 1
+
+
+def halved(axes: Sequence[Axis], key: Key) -> int | None:
+    """The axis on which offsets below 0 follow from those above by F(−e) = F(e)ᵀ; None if there is none."""
+    if any(kind == "all" and of[0] != of[1] for kind, of in key):
+        return None
+    wide = (i for i, (kind, of) in enumerate(key) if kind == "all" and _reach(axes[i], of) > 1)
+    return next(wide, None)
+
+
+def offsets(axes: Sequence[Axis], key: Key) -> list[int]:
+    """How many offsets are taken on each axis."""
+    counts = [1 if kind == "line" else _reach(axis, of) for axis, (kind, of) in zip(axes, key, strict=True)]
+    half = halved(axes, key)
+    return [(count + 1) // 2 if i == half else count for i, count in enumerate(counts)]
+
+
+@functools.lru_cache(maxsize=256)
+def pieces_of(axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> list[tuple[Piece, ...]]:
+    """Every product of parts that has to be summed for maps of these sizes; of two that are transposes, the first."""
+    splits = [_splits(axis, size) for axis, size in zip(axes, sizes, strict=True)]
+    products = [pieces for split in itertools.product(*splits) for pieces in itertools.product(*split)]
+    return [pieces for pieces in products if _key(pieces) <= _transposed(_key(pieces))]
+
+
+@functools.lru_cache(maxsize=256)
+def bundles_of(axes: tuple[Axis, ...], sizes: tuple[int, ...]) -> list[list[tuple[Piece, ...]]]:
+    """The pieces, those at the border in bundles of one shape: they are small, and each product started costs time."""
+    bundles: dict[Any, list[tuple[Piece, ...]]] = {}
+    for pieces in pieces_of(axes, sizes):
+        key = _key(pieces)
+        border = any(kind == "line" for kind, _ in key)
+        shape = [(_length(p.left, size), _length(p.right, size)) for p, size in zip(pieces, sizes, strict=True)]
+        like = tuple(offsets(axes, key)), tuple(_lows(axes, pieces)), tuple(shape), _lines_in(key)
+        bundles.setdefault(like if border else id(pieces), []).append(pieces)
+    return list(bundles.values())
+
+
+def _length(pixels: slice | tuple[int, ...], size: int) -> int:
+    return len(range(size)[pixels]) if isinstance(pixels, slice) else 1
+
+
+def _lines_in(key: Key) -> int:
+    """How many lines, or corners, a part holds side by side."""
+    return math.prod(len(taps) for kind, taps in key if kind == "line")
+
+
+def _lows(axes: Sequence[Axis], pieces: Sequence[Piece]) -> list[int]:
+    half = halved(axes, _key(pieces))
+    return [0 if i == half else piece.low for i, piece in enumerate(pieces)]
+
+
+def _key(pieces: Sequence[Piece]) -> Key:
+    return tuple(piece.part for piece in pieces)
+
+
+def _transposed(key: Key) -> Key:
+    return tuple((kind, of[::-1] if kind == "all" else of) for kind, of in key)
+
+
+def _splits(axis: Axis, size: int) -> Iterator[list[Piece]]:
+    """The pieces of one axis by phase of its outputs: output L/s · o + t sees pixel L · o + δ · a + s · t − before."""
+    modulus = _modulus(axis)
+    for t in range(modulus // axis.stride):
+        outputs = -(-(axis.outputs(size) - t) // (modulus // axis.stride))
+        if outputs > 0:
+            start = axis.stride * t - axis.before
+            yield [*_whole(axis, size, start), *_lines(axis, size, start, outputs)]
+
+
+def _whole(axis: Axis, size: int, start: int) -> Iterator[Piece]:
+    """All positions, by pairs of phases; a tap sees pixel L · o + δ · a + start, so its phase in the map is shifted."""
+    modulus = _modulus(axis)
+    phases = sorted({_phase(axis, tap) for tap in range(axis.kernel)})
+    for a, b in itertools.product(phases, repeat=2):
+        left, right = (a + start) % modulus, (b + start) % modulus
+        low = _lowest(axis, (a, b)) + (b + start) // modulus - (a + start) // modulus
+        yield Piece(("all", (a, b)), slice(left, None, modulus), slice(right, None, modulus), low)
+
+
+def _lines(axis: Axis, size: int, start: int, outputs: int) -> Iterator[Piece]:
+    """The positions o beyond the border that some tap would see."""
+    modulus, last = _modulus(axis), axis.dilation * (axis.kernel - 1) + start
+    for o in range(-(last // modulus) - 1, (size - 1 - start) // modulus + 1):
+        pixels = {tap: modulus * o + axis.dilation * tap + start for tap in range(axis.kernel)}
+        seen = {tap: pixel for tap, pixel in pixels.items() if 0 <= pixel < size}
+        if seen and not 0 <= o < outputs:
+            yield Piece(("line", tuple(seen)), tuple(seen.values()), tuple(seen.values()), 0)

@@ -1,0 +1,229 @@
+"""The Gram of a convolution from correlations of its maps, against explicit patches, and the choice between the two."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import oracles
+import pytest
+import torch
+from helpers import fit_module, gap, gram_of_rows, images, in_batches, layer_grams, small_cnn, sums_of
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from test_layers import CONVS, convolutions, normal
+from torch import Tensor, nn
+
+import unweave
+from unweave import correlate
+from unweave.correlate import Correlation, scheme
+from unweave.patches import Patches
+from unweave.routes import is_structured
+from unweave.structured import PatchSums
+
+EXACT = 1e-10
+ROOT = Path(__file__).parent.parent
+
+
+def forced(structured: bool) -> Any:
+    """Take one way whatever the rule says."""
+    return mock.patch.object(fit_module, "is_structured", return_value=structured)
+
+
+@st.composite
+def large_convolutions(draw: st.DrawFn) -> tuple[nn.Module, Tensor]:
+    """Kernels up to 7 and maps of several tiles, with room for every phase."""
+    axes = draw(st.integers(1, 2))
+    per_axis = lambda low, high: tuple(draw(st.integers(low, high)) for _ in range(axes))  # noqa: E731
+    kernel, dilation, size, sides = per_axis(1, 7), per_axis(1, 4), per_axis(1, 19), per_axis(0, 4)
+    for k, d, s, p in zip(kernel, dilation, size, sides, strict=True):
+        assume(s + 2 * p > d * (k - 1))
+    conv = CONVS[axes](
+        2, 2, kernel, stride=per_axis(1, 4), padding=sides, dilation=dilation, groups=draw(st.integers(1, 2))
+    )
+    return conv.double(), normal(2, 2, *size)
+
+
+# ------------------------------------------------------------------------------------------------------------ the sums
+
+
+@pytest.mark.parametrize("r", range(1, 12))
+def test_the_scheme_is_a_correlation(r: int) -> None:
+    of_tile, of_window, of_offset = scheme(r)
+    tile, window = normal(of_tile.shape[1]), normal(of_window.shape[1], seed=1)
+    found = of_offset.T @ ((of_tile @ tile) * (of_window @ window))
+    expected = torch.stack([(tile * window[e : e + len(tile)]).sum() for e in range(r)])
+    assert gap(found, expected) < 1e-13
+
+
+@pytest.mark.parametrize("structured", [True, False])
+@settings(max_examples=120)  # a large space of geometries, and quick
+@given(case=convolutions())
+def test_both_ways_give_the_gram_of_all_patches(structured: bool, case: tuple[nn.Module, Tensor]) -> None:
+    conv, x = case
+    with forced(structured):
+        assert gap(layer_grams(conv, (x,))[""], gram_of_rows(oracles.conv_rows(conv, x))) < EXACT
+
+
+@settings(max_examples=120)  # a large space of geometries, and quick
+@given(case=large_convolutions())
+def test_large_kernels_and_maps_of_many_tiles(case: tuple[nn.Module, Tensor]) -> None:
+    conv, x = case
+    rows = oracles.conv_rows(conv, x)
+    with forced(True):
+        assert gap(layer_grams(conv, (x,))[""], rows.mT @ rows) < EXACT
+
+
+def test_maps_of_any_size_add_up_in_one_sum() -> None:
+    conv = nn.Conv2d(3, 2, 3, stride=2, padding=1).double()
+    inputs = [normal(2, 3, side, 9 - side % 4, seed=side) for side in (1, 4, 7, 12)]
+    with forced(True):
+        sums = sums_of(conv, *((x,) for x in inputs))[""]
+    rows = torch.cat([oracles.conv_rows(conv, x) for x in inputs], 1)
+    assert gap(sums.result(), rows.mT @ rows) < EXACT
+    assert sums.rows == rows.shape[1]
+
+
+def test_two_geometries_of_one_weight_and_both_ways_add_up() -> None:
+    net = nn.ModuleList([nn.Conv2d(3, 2, 3, padding=1), nn.Conv2d(3, 2, 3, dilation=2)]).double()
+    net[1].weight = net[0].weight
+    net.forward = lambda x: (net[0](x), net[1](x))  # type: ignore[method-assign]
+    small, large = normal(2, 3, 6, 6), normal(2, 3, 9, 9)
+    with mock.patch.object(fit_module, "is_structured", lambda patches: patches.maps.shape[-1] == 9):
+        found = layer_grams(net, (small,), (large,))["0"]
+    rows = torch.cat([oracles.conv_rows(conv, x) for conv in net for x in (small, large)], 1)
+    assert gap(found, rows.mT @ rows) < EXACT
+
+
+def test_patches_count_as_often_as_they_are_told() -> None:
+    conv, x = nn.Conv2d(3, 2, 3, padding=1).double(), normal(2, 3, 6, 6)
+    patches = Patches.of(conv, x)
+    sums = PatchSums(patches.axes, 1, 3, x.device)
+    sums.add(patches, times=3)
+    rows = oracles.conv_rows(conv, x)
+    assert gap(sums.gram(), 3 * rows.mT @ rows) < EXACT
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_maps_of_low_precision_are_correlated_in_float64(dtype: torch.dtype) -> None:
+    conv, x = nn.Conv2d(3, 2, 3, padding=1).to(dtype), normal(4, 3, 9, 9).to(dtype)
+    rows = oracles.conv_rows(conv, x)
+    with forced(True):
+        assert gap(layer_grams(conv, (x,))[""], rows.mT @ rows) < 1e-13
+
+
+def test_stride_one_reads_a_strided_convolution_at_every_pixel() -> None:
+    conv, x = nn.Conv2d(3, 2, 3, stride=2, padding=1).double(), normal(4, 3, 9, 9)
+    patches = Patches.of(conv, x, strided=False)
+    sums = PatchSums(patches.axes, 1, 3, x.device)
+    sums.add(patches)
+    rows = oracles.conv_rows(nn.Conv2d(3, 2, 3, padding=1), x)
+    assert gap(sums.gram(), rows.mT @ rows) < EXACT
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_grams_subtract_and_the_batch_size_does_not_matter(size: int) -> None:
+    net, (x, labels) = small_cnn(), images(12)
+    with forced(True):
+        full = unweave.fit(net, in_batches(x, labels, 12))
+        again = unweave.fit(net, in_batches(x, labels, 12))
+        retain = full - unweave.fit(net, in_batches(x[:5], labels[:5], size))
+        expected = unweave.fit(net, in_batches(x[5:], labels[5:], size))
+    assert full == again
+    assert full.layers == unweave.fit(net, in_batches(x, labels, 4)).layers
+    for name in full:
+        assert gap(retain[name], expected[name]) < EXACT
+        assert torch.equal(full[name], full[name].mT)
+
+
+def test_infinite_maps_are_refused() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.Flatten(), nn.Linear(50, 3)).double()
+    with forced(True):
+        sums = sums_of(net, (torch.full((4, 2, 5, 5), float("inf")).double(),), layers=["0"])
+    with pytest.raises(unweave.errors.ModelError, match=r"'0' was given NaN or infinite"):
+        sums["0"].result()
+
+
+# ----------------------------------------------------------------------------------------------------------- the memory
+
+
+@pytest.mark.parametrize("budget", [1, 300, 5000])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_chunks_add_up_and_stay_below_their_bound(budget: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    conv, x = nn.Conv2d(4, 2, 3, stride=stride, padding=1, groups=2).double(), normal(5, 4, 17, 6)
+    with forced(True):
+        whole = layer_grams(conv, (x,))[""]
+        sizes: list[int] = []
+        points = Correlation._points
+
+        def noting(self: Correlation, *args: Any) -> Tensor:
+            result = points(self, *args)
+            sizes.append(result.numel() // (len(self.of_tile) * self.groups * 2 * -(-6 // 4)))
+            return result
+
+        monkeypatch.setitem(correlate.CHUNK_ELEMENTS, "cpu", budget)
+        monkeypatch.setattr(Correlation, "_points", noting)
+        assert gap(layer_grams(conv, (x,))[""], whole) < EXACT
+    # One line of tiles of one sample is the least there can be.
+    assert budget > 1 or max(sizes) <= 1
+
+
+def test_correlations_take_a_fifth_of_the_memory_and_no_more_for_more_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from memory import peak_bytes
+
+    conv = nn.Conv2d(128, 1, 3, padding=1)
+
+    def peak(samples: int, structured: bool) -> int:
+        x = torch.ones(samples, 128, 8, 8)
+        sums = sums_of(conv)[""]
+        with forced(structured):
+            sums.add(Patches.of(conv, x))
+            return peak_bytes(lambda: sums.add(Patches.of(conv, x)), "cpu")
+
+    with torch.no_grad():
+        few = peak(128, True)
+        assert peak(256, True) == few
+        assert 5 * few <= peak(128, False)
+
+
+# ----------------------------------------------------------------------------------------------------------- the choice
+
+
+def measured(device: str) -> list[dict[str, Any]]:
+    file = ROOT / "results" / f"bench-gram-{device}.json"
+    return json.loads(file.read_text("utf-8"))["cases"] if file.exists() else []
+
+
+def patches_like(geometry: dict[str, int]) -> Patches:
+    g = geometry
+    padding = g["dilation"] * (g["kernel"] // 2)
+    conv = nn.Conv2d(
+        g["C"], g["groups"], g["kernel"], g["stride"], padding, g["dilation"], groups=g["groups"], device="meta"
+    )
+    return Patches.of(conv, torch.empty(g["N"], g["C"], g["side"], g["side"], device="meta"))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_correlations_are_never_chosen_where_they_were_measured_to_be_slower(device: str) -> None:
+    cases = measured(device)
+    if not cases:
+        pytest.skip(f"not measured on {device}")
+    chosen = [case for case in cases if is_structured(patches_like(case["geometry"]), device)]
+    assert chosen
+    assert [case["geometry"] for case in chosen if case["ratio"] < 1] == []
+
+
+@pytest.mark.parametrize("channels", [128, 256, 512])
+@pytest.mark.parametrize("side", [8, 16, 32])
+def test_wide_three_by_three_convolutions_are_correlated(channels: int, side: int) -> None:
+    geometry = {"N": 64, "C": channels, "side": side, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1}
+    assert is_structured(patches_like(geometry), "cpu")
+
+
+@pytest.mark.parametrize("change", [{"kernel": 1}, {"C": 3}, {"side": 1}, {"groups": 128}])
+def test_where_there_is_little_to_gain_patches_are_taken(change: dict[str, int]) -> None:
+    geometry = {"N": 8, "C": 128, "side": 8, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1} | change
+    assert not is_structured(patches_like(geometry), "cpu")
