@@ -15,7 +15,7 @@ import unweave
 
 ORDER = [
     {"errors"},
-    {"patches", "correlate"},
+    {"patches", "correlate", "products"},
     {"structured"},
     {"routes"},
     {"batches", "rows", "rest", "distributed"},
