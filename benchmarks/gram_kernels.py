@@ -106,7 +106,7 @@ def error(conv: nn.Conv2d, patches: Patches) -> dict[str, float]:
     few = Patches(patches.maps[:8], patches.axes)
     rows = torch.cat([chunk.double() for chunk in few], 1)
     exact = rows.mT @ rows
-    ways = {"patches": by_patches(conv, few)().result(), "correlations": by_correlations(few)().gram().cpu()}
+    ways = {"patches": by_patches(conv, few)().result().cpu(), "correlations": by_correlations(few)().gram().cpu()}
     return {way: ((gram - exact.cpu()).abs().max() / exact.abs().max().cpu()).item() for way, gram in ways.items()}
 
 

@@ -16,7 +16,7 @@ import unweave
 ORDER = [
     {"errors"},
     {"files"},
-    {"patches", "correlate"},
+    {"patches", "correlate", "products"},
     {"structured"},
     {"routes"},
     {"batches", "rows", "rest", "distributed"},

@@ -78,16 +78,32 @@ class Correlation:
         if not a[0].numel() or not b[0].numel():  # a phase that a small map does not have
             return
         budget = CHUNK_ELEMENTS.get(a[0].device.type, CHUNK_ELEMENTS["cpu"])
-        width = [tile + r - 1 for tile, r in zip(self.tiles, self.counts, strict=True)]
         for samples, start, tiles in self._chunks(a[0].shape, budget):
-            first = [t * tile for t, tile in zip(start, self.tiles, strict=True)]
-            seen = [f + e for f, e in zip(first, low, strict=True)]
-            # Nothing has a name here: a chunk must be gone before the next one is made.
-            self.sums.baddbmm_(
-                self._points(self.of_tile, [x[samples] for x in a], first, tiles, self.tiles).mT,
-                self._points(self.of_window, [x[samples] for x in b], seen, tiles, width),
-                alpha=times,
+            left = [x[samples] for x in a]
+            right = left if b is a else [x[samples] for x in b]
+            self._add_chunk(
+                left, right, low, [t * tile for t, tile in zip(start, self.tiles, strict=True)], tiles, times
             )
+
+    def _add_chunk(
+        self, a: list[Tensor], b: list[Tensor], low: Sequence[int], first: list[int], tiles: list[int], times: int
+    ) -> None:
+        """Add the products of a box of tiles that begins at pixel ``first`` of the left maps."""
+        width, whole = [t + r - 1 for t, r in zip(self.tiles, self.counts, strict=True)], [0] * len(low)
+        box = [f + e for f, e in zip(first, low, strict=True)], self._spans(tiles, width)
+        if b is a and all(e <= 0 < e + r for e, r in zip(low, self.counts, strict=True)):
+            seen = cut_out(b, *box)  # a map with itself: the windows hold the tiles
+            left = self._points(self.of_tile, seen, [-e for e in low], tiles, self.tiles)
+        else:
+            own = self._spans(tiles, self.tiles)
+            left = self._points(self.of_tile, cut_out(a, first, own), whole, tiles, self.tiles)
+            seen = cut_out(b, *box)
+        right = self._points(self.of_window, seen, whole, tiles, width)
+        self.sums.baddbmm_(left.mT, right, alpha=times)
+
+    def _spans(self, tiles: list[int], width: list[int]) -> list[int]:
+        """How many pixels ``tiles`` tiles take, if each is ``width`` wide."""
+        return [(count - 1) * tile + w for count, tile, w in zip(tiles, self.tiles, width, strict=True)]
 
     def _chunks(self, shape: torch.Size, budget: int) -> Iterator[tuple[slice, list[int], list[int]]]:
         """Samples, the first tile on each axis, and how many tiles there are; bounded by the samples, then by lines."""
@@ -100,15 +116,14 @@ class Correlation:
                 yield slice(i, i + step), [j, *[0] * len(tiles[1:])], [min(lines, tiles[0] - j), *tiles[1:]]
 
     def _points(
-        self, transform: Tensor, maps: list[Tensor], first: list[int], tiles: list[int], width: list[int]
+        self, transform: Tensor, region: Tensor, inset: list[int], tiles: list[int], width: list[int]
     ) -> Tensor:
-        """Every tile's pixels (from ``first`` on, ``width`` for each tile) at the points, [P · groups, K, C]."""
-        spans = [(count - 1) * tile + w for count, tile, w in zip(tiles, self.tiles, width, strict=True)]
-        region = cut_out(maps, first, spans)  # [groups, *spans, n, C]
+        """The pixels of every tile of a region [groups, *spans, n, C] at the points, [P · groups, K, C]."""
         group, *axes, sample, channel = region.stride()
         view = region.as_strided(
             (*width, len(region), *tiles, *region.shape[-2:]),
             (*axes, group, *(tile * s for tile, s in zip(self.tiles, axes, strict=True)), sample, channel),
+            sum(skip * s for skip, s in zip(inset, axes, strict=True)),
         )
         pixels = view.reshape(math.prod(width), -1)
         pixels = pixels if len(transform) == 1 else transform @ pixels

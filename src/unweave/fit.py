@@ -24,6 +24,7 @@ from unweave.grams import LayerGrams, LayerInfo, Origin
 from unweave.layers import Layer, find_layers, plain_name, readable_kind
 from unweave.outcomes import ClassProfile, Outcomes, observe, read
 from unweave.patches import Axis, Patches
+from unweave.products import add_gram, mirrored
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
 from unweave.routes import is_structured
 from unweave.rows import Rows
@@ -157,8 +158,7 @@ class GramSum:
         for chunk in _chunks_for(self.layer, rows):
             self.rows += times * self.layer.kind.count(chunk)
             for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
-                exact = part.to(self.device, torch.float64)
-                self.gram.baddbmm_(exact.mT, exact, alpha=times)
+                add_gram(self.gram, part.to(self.device, torch.float64), times)
 
     def _add_patches(self, patches: Patches, times: int) -> None:
         _check_shape(self.layer, [patches.groups, patches.count, patches.d])
@@ -173,7 +173,7 @@ class GramSum:
         return torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
 
     def result(self) -> Tensor:
-        """The Gram, symmetric to the last bit (a product of a matrix with its transpose need not be).
+        """The Gram, symmetric to the last bit.
 
         Raises:
             ModelError: it is not finite.
@@ -186,7 +186,7 @@ class GramSum:
                 f"Layer {self.layer.name!r} was given NaN or infinite values, though inputs and logits are finite. "
                 "Correct the model, or leave the layer out with layers=."
             )
-        return (gram + gram.mT) / 2
+        return mirrored(gram)
 
     def info(self) -> LayerInfo:
         layer = self.layer

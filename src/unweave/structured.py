@@ -67,7 +67,8 @@ class PatchSums:
                 groups = self.groups * len(keys)
                 self.sums[keys] = Correlation(offsets(self.axes, keys[0]), groups, channels, self.device)
             left = [_select(patches.maps, [piece.left for piece in pieces]) for pieces in bundle]
-            right = [_select(patches.maps, [piece.right for piece in pieces]) for pieces in bundle]
+            alike = all(piece.left == piece.right for pieces in bundle for piece in pieces)
+            right = left if alike else [_select(patches.maps, [p.right for p in pieces]) for pieces in bundle]
             self.sums[keys].add(left, right, _lows(self.axes, bundle[0]), times)
 
     def gram(self) -> Tensor:
