@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unweave.batches import Samples, run
+from unweave.batches import Inputs, Samples, map_tensors, run
+from unweave.distributed import part_of, sum_over_ranks
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
 
@@ -103,19 +104,33 @@ class Descent:
         losses: list[Tensor] = []
         factors: list[Tensor] = []
         for inputs, labels, positions in samples.batches(batch_size, order):
-            with torch.enable_grad():
-                value = loss(run(self.model(), inputs), labels, positions)
-            losses.append(value.detach().double())
-            factors.append(self._step(value, size, relative))
+            value, grads = self._gradient(loss, inputs, labels, positions)
+            losses.append(value)
+            factors.append(self._step(grads, size, relative))
         return EpochReport(torch.stack(losses).mean().item(), torch.stack(factors).mean().item())
 
-    def _step(self, value: Tensor, size: float, relative: bool) -> Tensor:
+    def _gradient(self, loss: BatchLoss, inputs: Inputs, labels: Tensor, positions: Tensor) -> tuple[Tensor, State]:
+        """The loss of a batch, a mean over its samples, and its gradients; each rank sees to some of the samples."""
         moving = self.moving()
-        grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
-        steps = {
-            name: self._project(name, torch.zeros_like(w) if g is None else g)
+        own, share = part_of(len(labels))
+        value = torch.zeros((), device=labels.device) if share == 0 else None
+        grads: tuple[Tensor | None, ...] = (None,) * len(moving)
+        if value is None:
+            with torch.enable_grad():
+                chosen = map_tensors(inputs, lambda t: t[own])
+                value = share * loss(run(self.model(), chosen), labels[own], positions[own])
+            grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
+        found = {
+            name: self._exact(name, torch.zeros_like(w) if g is None else g)
             for (name, w), g in zip(moving.items(), grads, strict=True)
         }
+        value = value.detach().double()
+        sum_over_ranks([*found.values(), value])
+        return value, found
+
+    def _step(self, grads: State, size: float, relative: bool) -> Tensor:
+        moving = self.moving()
+        steps = {name: self._project(name, grad) for name, grad in grads.items()}
         factor = torch.tensor(size, dtype=torch.float64)
         if self.rule == "adam":
             steps = self._precondition(steps)
@@ -132,7 +147,11 @@ class Descent:
     def _project(self, name: str, grad: Tensor) -> Tensor:
         if name not in self.weights:
             return grad
-        return self.space.project(name, grad.float() if name in self._masters else grad)
+        return self.space.project(name, grad)
+
+    def _exact(self, name: str, grad: Tensor) -> Tensor:
+        """A gradient in the precision the walk is in."""
+        return grad.float() if name in self._masters else grad
 
     def _precondition(self, grads: State) -> State:
         self._steps += 1

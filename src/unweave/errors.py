@@ -31,3 +31,7 @@ class ConfigError(UnweaveError, ValueError):
 
 class StoreError(UnweaveError, OSError):
     """A file cannot be read or written, or is not what it claims to be: nothing was changed."""
+
+
+class RankError(UnweaveError, RuntimeError):
+    """Another process of the job failed or is gone: see what it says, and start the job again."""

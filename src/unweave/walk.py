@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Doubts, Loader, Samples, checked
+from unweave.batches import Loader, Samples
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.losses import match_loss, paper_loss, poison_loss
-from unweave.outcomes import Outcomes, membership_auc, observe
+from unweave.outcomes import Outcomes, membership_auc
+from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
 from unweave.stopping import Goal, collapsed
 
@@ -163,7 +164,7 @@ class Walk:
         with torch.no_grad():
             model = self.descent.model()
             try:
-                outcomes = observe(model, self.samples.pairs(self.config.batch_size))
+                outcomes = observe_together(model, self.samples, self.config.batch_size)
                 val = self._look_at_val(model) if with_val else None
             except ModelError:
                 if epoch == 0:
@@ -185,9 +186,7 @@ class Walk:
     def _look_at_val(self, model: nn.Module) -> Outcomes | None:
         if self.val is None:
             return None
-        device = self.samples.labels.device
-        doubts = Doubts(later=device.type != "cpu")
-        outcomes = observe(model, checked(self.val, "validation", device, doubts), doubts)
+        outcomes = observe_shares(model, self.val, "validation", self.samples.labels.device)
         if self.retained_classes is None:
             return outcomes
         kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.retained_classes)))
