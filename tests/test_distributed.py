@@ -319,3 +319,94 @@ def forget_replicated() -> Any:
 
 def test_a_request_that_every_rank_makes_in_full_is_refused(two: Job) -> None:
     assert "forget loaders of ranks 0 and 1" in words_of(two.run(forget_replicated), "DataError")
+
+
+# ---------------------------------------------------------------------------------------------------------------- FSDP2
+
+
+def spread_cnn() -> nn.Module:
+    """The small CNN with its weights spread over the ranks: one group for its second convolution, one for the rest."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    net, mesh = small_cnn(), init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(net[3], mesh=mesh)
+    return fully_shard(net, mesh=mesh)
+
+
+def fit_spread(batches: int) -> Any:
+    net = spread_cnn()
+    before = {name: type(value) for name, value in net.named_parameters()}
+    _, train, val = batches_of("cnn")
+    grams = unweave.fit(net, unweave.shard(train[:batches]), val=unweave.shard(val))
+    assert {name: type(value) for name, value in net.named_parameters()} == before, "spread again"
+    assert net.training
+    return grams
+
+
+@pytest.mark.parametrize("batches", [4, 5, 10])
+def test_a_model_under_fsdp2(job: Job, batches: int) -> None:
+    found = job.run(fit_spread, batches)
+    assert not any(isinstance(answer, Failed) for answer in found), found
+    alone = fit_share("cnn", batches)
+    for grams in found:
+        assert grams.origin == alone.origin, "the fingerprint is that of the whole model"
+        assert grams.layers == alone.layers
+        assert all(gap(grams[name], alone[name]) < EXACT for name in alone)
+    assert all(gap(getattr(found[0].held_out, key), value) < EXACT for key, value in vars(alone.held_out).items())
+
+
+def test_under_fsdp2_every_rank_needs_a_batch(four: Job) -> None:
+    assert "rank 3 is empty" in words_of(four.run(fit_spread, 3), "DataError")
+
+
+def fit_spread_bad_batch() -> Any:
+    batches = list(unweave.shard(in_batches(*images(29), 3)))
+    if dist.get_rank() == 1:
+        batches[2] = (batches[2][0] * float("nan"), batches[2][1])
+    return unweave.fit(spread_cnn(), batches)
+
+
+def test_a_bad_batch_under_fsdp2_ends_all(two: Job) -> None:
+    here, there = two.run(fit_spread_bad_batch)
+    assert (here.kind, there.kind) == ("RankError", "DataError")
+    assert there.words in here.words
+
+
+def forget_spread() -> Any:
+    net, train, val = batches_of("cnn")
+    with distributed.alone():
+        grams = unweave.fit(net, train, val=val)
+    return unweave.forget(spread_cnn(), unweave.shard(train[:2]), grams)
+
+
+def test_a_request_under_fsdp2_is_refused_with_the_way_out(two: Job) -> None:
+    words = words_of(two.run(forget_spread), "ModelError")
+    assert "full_state_dict=True" in words
+
+
+# -------------------------------------------------------------------------------------------------------------- resume
+
+
+def fit_resumed(folder: str, deadly: bool) -> Any:
+    def share() -> Iterator[Any]:
+        for i, batch in enumerate(unweave.shard(in_batches(*images(40), 2))):
+            if deadly and i == 7 and dist.get_rank() == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch
+
+    return unweave.fit(small_cnn(), share(), resume=folder, save_every=3)
+
+
+def test_a_job_that_died_goes_on_from_its_last_shards(tmp_path: Path, two: Job) -> None:
+    folder = tmp_path / "sums"
+    with job_of(2, tmp_path) as job:
+        here, there = job.run(fit_resumed, str(folder), True)
+    assert isinstance(there, Gone)
+    assert here.kind == "RankError"
+    assert sorted(path.name for path in folder.iterdir()) == ["fit-0-of-2.safetensors", "fit-1-of-2.safetensors"]
+    found = two.run(fit_resumed, str(folder), False)
+    expected = two.run(fit_resumed, str(tmp_path / "other"), False)
+    assert found[0] == found[1] == expected[0]
+    assert found[0].samples == 40
+    assert list(folder.iterdir()) == []

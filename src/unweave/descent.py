@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from unweave.batches import Inputs, Samples, map_tensors, run
-from unweave.distributed import part_of, sum_over_ranks
+from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
 
@@ -170,6 +170,13 @@ class Descent:
             value.add_(step)
         else:
             value.copy_(master.add_(step))
+
+    @torch.no_grad()
+    def align(self) -> None:
+        """Go where rank 0 is. Equal gradients do not make equal steps: a product's last bit depends on where its
+        operands happen to lie in memory, on one machine even."""
+        if ranks() > 1:
+            self.restore({name: broadcast(value, 0) for name, value in self.snapshot().items()})
 
     def snapshot(self) -> State:
         """A copy of everything that moves."""

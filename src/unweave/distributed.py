@@ -77,7 +77,7 @@ def exchange(stage: str, value: Any = None, error: str | None = None) -> list[An
         dist.all_gather_object(heard, (stage, value, error))
     for other, (theirs, _, words) in enumerate(heard):
         if words is not None:
-            raise RankError(f"Rank {other} failed, so rank {rank()} stopped too. Nothing was written. {words}")
+            raise RankError(f"Rank {other} failed, so rank {rank()} stopped too. Nothing was written. {words}", other)
         if theirs != stage:
             raise RankError(
                 f"Rank {other} is at {theirs!r}, rank {rank()} at {stage!r}. Make the same calls, in the same order, "

@@ -34,4 +34,11 @@ class StoreError(UnweaveError, OSError):
 
 
 class RankError(UnweaveError, RuntimeError):
-    """Another process of the job failed or is gone: see what it says, and start the job again."""
+    """Another process of the job failed or is gone: see what it says, and start the job again.
+
+    ``told`` is the rank that has said why; None where nobody has.
+    """
+
+    def __init__(self, message: str, told: int | None = None) -> None:
+        super().__init__(message)
+        self.told = told

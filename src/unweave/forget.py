@@ -91,8 +91,9 @@ def forget(
         ending, final = loop.run()
         if descent.trust is not None:
             descent.trust.fold()
+        descent.align()
     changed = fingerprint(net)
-    agree("the end", {"model at the end (are their processors of one kind?)": changed[:12]})
+    agree("the end", {"model at the end": changed[:12]})
     shift = _shift(original, net, retained.restricted(names))
     carried_out = ending.ok or changed != grams.origin.model
     return ForgetResult(

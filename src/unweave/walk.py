@@ -159,6 +159,7 @@ class Walk:
 
     def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
         """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
+        self.descent.align()
         if not self.descent.finite() or (epoch > 0 and not math.isfinite(report.loss)):
             return None
         with torch.no_grad():
