@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import unweave
 from unweave import distributed
+from unweave.descent import Descent
 from unweave.rest import fingerprint
 
 EXACT = 1e-10
@@ -147,6 +148,21 @@ def fit_wrapped() -> Any:
 
 def test_a_model_under_ddp(two: Job) -> None:
     assert two.run(fit_wrapped)[0].names == two.run(fit_share, "cnn")[0].names
+
+
+def fit_on_gpu() -> Any:
+    net, train, val = batches_of("cnn")
+    grams = unweave.fit(net.cuda(), unweave.shard(train), val=unweave.shard(val))
+    space = unweave.CoreSpace.from_grams(grams.to("cuda"))
+    return grams, {name: layer.core.cpu() for name, layer in space.layers.items()}
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gloo_ranks_with_models_on_a_gpu(two: Job) -> None:
+    (grams, cores), (_, others) = two.run(fit_on_gpu)
+    alone = fit_share("cnn")
+    assert all(gap(grams[name], alone[name]) < EXACT for name in alone)
+    assert all(torch.equal(core, others[name]) for name, core in cores.items())
 
 
 def fit_by_itself() -> Any:
@@ -297,7 +313,10 @@ def forget_share(settings: dict[str, Any]) -> Any:
     return result.model.state_dict(), result.grams, looks, result.stopped
 
 
-@pytest.mark.parametrize("settings", [{"batch_size": 16}, {"objective": "paper", "batch_size": 3}])
+@pytest.mark.parametrize(
+    "settings",
+    [{"batch_size": 16}, {"objective": "paper", "batch_size": 3}, {"task": "poison", "batch_size": 16, "epochs": 4}],
+)
 def test_a_request_on_ranks_is_the_request_on_one_process(job: Job, settings: dict[str, Any]) -> None:
     found = job.run(forget_share, settings)
     assert not any(isinstance(answer, Failed) for answer in found), found
@@ -309,6 +328,23 @@ def test_a_request_on_ranks_is_the_request_on_one_process(job: Job, settings: di
         assert their_grams.origin.forgotten == grams.origin.forgotten
         assert torch.tensor(their_looks).allclose(torch.tensor(looks), atol=1e-6)
         assert all(torch.equal(there[name], value) for name, value in found[0][0].items())
+
+
+def forget_adrift() -> Any:
+    """The same where rank 1's steps are a little off, as those of another processor would be."""
+    move = Descent._move
+
+    def drifting(self: Descent, name: str, value: Tensor, step: Tensor) -> None:
+        move(self, name, value, step * (1 + 1e-9 * dist.get_rank()))
+
+    with mock.patch.object(Descent, "_move", drifting):
+        return forget_share({"batch_size": 16})[0]
+
+
+def test_ranks_end_with_one_model_though_their_steps_differ(two: Job) -> None:
+    here, there = two.run(forget_adrift)
+    assert not isinstance(here, Failed), here
+    assert all(torch.equal(here[name], value) for name, value in there.items())
 
 
 def forget_replicated() -> Any:
