@@ -294,12 +294,14 @@ def _check_memory(layers: dict[str, Layer]) -> None:
     sizes = {name: 8 * layer.groups * layer.d**2 for name, layer in layers.items()}
     if not hasattr(os, "sysconf"):  # not a POSIX system: nobody to ask
         return
+    sharing = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if ranks() > 1 else 1  # every rank holds all of them
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if sum(sizes.values()) > memory:
+    if sharing * sum(sizes.values()) > memory:
         widest = max(sizes, key=lambda name: sizes[name])
+        times = f"{sharing} times " if sharing > 1 else ""
         raise LayerError(
-            f"The Grams would take {sum(sizes.values()) / 2**30:.1f} GiB of the machine's {memory / 2**30:.1f} GiB; "
-            f"the largest is {widest!r} with d = {layers[widest].d}. Leave wide layers out with layers=."
+            f"The Grams would take {times}{sum(sizes.values()) / 2**30:.1f} GiB of the machine's {memory / 2**30:.1f} "
+            f"GiB; the largest is {widest!r} with d = {layers[widest].d}. Leave wide layers out with layers=."
         )
 
 
