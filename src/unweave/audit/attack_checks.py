@@ -51,7 +51,7 @@ def _against(found: AttackResult) -> tuple[float, IntervalAt]:
     return centre, from_draws(value, found.unlearned.draws[:, 0] - floor.draws[:, 0] + centre)
 
 
-_TOO_FEW = "Too little data to tell whether the forgotten samples still stand out."
+_TOO_FEW = "The measurement reaches across the limit: it cannot tell whether the forgotten samples still stand out."
 
 
 def _with_control(
