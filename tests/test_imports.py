@@ -27,6 +27,7 @@ ORDER = [
     {"fit", "space", "store"},
     {"losses", "config", "presets", "trust"},
     {"stopping"},
+    {"captured"},
     {"descent"},
     {"result"},
     {"walk"},

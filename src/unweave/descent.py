@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unweave.batches import Samples, run
+from unweave.batches import Inputs, Samples, run
+from unweave.captured import Captured
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
 
@@ -61,13 +62,17 @@ class Descent:
         self.trust_path = trust_path
         # Low-precision weights would round small steps away: walk in float32, show the model the rounded values.
         self._masters = {n: w.detach().float() for n, w in weights.items() if w.dtype in (torch.bfloat16, torch.half)}
-        self.reset_moments()
-
-    def reset_moments(self) -> None:
-        """Forget the moments of adam; the next step is the first."""
+        device = next((w.device for w in weights.values()), None)
         self._first: State = {}
         self._second: State = {}
-        self._steps = 0
+        self._steps = torch.zeros((), dtype=torch.float64, device=device)
+        self._size = torch.zeros((), dtype=torch.float64, device=device)
+        self._captured: dict[BatchLoss, Captured] = {}
+
+    def reset_moments(self) -> None:
+        """Forget the moments of adam; the next step is the first. In place: a captured step knows them by address."""
+        for moment in (*self._first.values(), *self._second.values(), self._steps):
+            moment.zero_()
 
     def moving(self) -> dict[str, Tensor]:
         """Every tensor that a step changes."""
@@ -102,28 +107,37 @@ class Descent:
         # Numbers stay on the device until the end: to read one earlier would make the host wait in every step.
         losses: list[Tensor] = []
         factors: list[Tensor] = []
-        for inputs, labels, positions in samples.batches(batch_size, order):
+        self._size.fill_(size)
+
+        def step(inputs: Inputs, labels: Tensor, positions: Tensor) -> Tensor:
             with torch.enable_grad():
                 value = loss(run(self.model(), inputs), labels, positions)
-            losses.append(value.detach().double())
-            factors.append(self._step(value, size, relative))
-        return EpochReport(torch.stack(losses).mean().item(), torch.stack(factors).mean().item())
+            factors.append(self._step(value, relative))
+            return value.detach().double()
 
-    def _step(self, value: Tensor, size: float, relative: bool) -> Tensor:
+        # The length of a step of sgd is looked at after every one, and dropout draws anew: neither can be replayed.
+        replayable = self.rule == "adam" and self.trust is None and not any(m.training for m in self.net.modules())
+        taken = self._captured.setdefault(loss, Captured(step)) if replayable else step
+        for inputs, labels, positions in samples.batches(batch_size, order):
+            losses.append(taken(inputs, labels, positions))
+        mean = torch.stack(factors).mean().item() if factors and not replayable else size
+        return EpochReport(torch.stack(losses).mean().item(), mean)
+
+    def _step(self, value: Tensor, relative: bool) -> Tensor:
         moving = self.moving()
         grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
         steps = {
             name: self._project(name, torch.zeros_like(w) if g is None else g)
             for (name, w), g in zip(moving.items(), grads, strict=True)
         }
-        factor = torch.tensor(size, dtype=torch.float64)
+        factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
         elif relative:
             # What rounding leaves of the core part must be small beside the step, not beside the gradient.
             steps = {name: self._project(name, step) for name, step in steps.items()}
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
-            factor = torch.where(length > 0, size / length, 0.0)
+            factor = torch.where(length > 0, self._size / length, 0.0)
         for name, step in steps.items():
             scale = -factor * (TRUST_LR if name not in self.weights else 1.0)
             self._move(name, moving[name], scale.to(step.dtype) * step)
@@ -135,13 +149,14 @@ class Descent:
         return self.space.project(name, grad.float() if name in self._masters else grad)
 
     def _precondition(self, grads: State) -> State:
-        self._steps += 1
+        self._steps.add_(1)
+        rate, unbias = 1 - 0.9**self._steps, 1 - 0.999**self._steps
         steps: State = {}
         for name, g in grads.items():
             m = self._first.setdefault(name, torch.zeros_like(g)).mul_(0.9).add_(g, alpha=0.1)
             v = self._second.setdefault(name, torch.zeros_like(g)).mul_(0.999).addcmul_(g, g, value=0.001)
-            unbiased = (v / (1 - 0.999**self._steps)).sqrt_().add_(1e-8)
-            steps[name] = self._project(name, m / (1 - 0.9**self._steps) / unbiased)
+            unbiased = (v / unbias).sqrt_().add_(1e-8)
+            steps[name] = self._project(name, m / rate / unbiased)
         return steps
 
     @torch.no_grad()

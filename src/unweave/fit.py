@@ -76,9 +76,16 @@ def fit(
         raise DataError("The training loader holds one sample. A training set has at least two.")
     held_out = None
     if val is not None:
-        with at_rest(net):
-            held_out = ClassProfile.of(observe(net, checked(val, "validation", device_of(net))))
+        held_out = profile(net, val)
     return LayerGrams({name: grams.grouped(name).cpu() for name in grams}, grams.layers, grams.origin, held_out)
+
+
+def profile(net: nn.Module, val: Loader) -> ClassProfile:
+    """What is kept of held-out samples: aggregates per class of the network's outputs on them."""
+    device = device_of(net)
+    doubts = Doubts(later=device.type != "cpu")
+    with at_rest(net, exact=False):
+        return ClassProfile.of(observe(net, checked(val, "validation", device, doubts), doubts))
 
 
 def stream(

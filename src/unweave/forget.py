@@ -7,16 +7,16 @@ import time
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Loader, Samples, checked, device_of, reusable
+from unweave.batches import Loader, Samples, device_of, reusable
 from unweave.classes import check_forget_classes
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
 from unweave.errors import ConfigError, DataError, MismatchError
-from unweave.fit import Progress, stream
+from unweave.fit import Progress, profile, stream
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Request
-from unweave.outcomes import ClassProfile, Outcomes, observe
+from unweave.outcomes import ClassProfile, Outcomes
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.space import CoreSpace
@@ -66,7 +66,7 @@ def forget(
     digests = _check_request(original, samples, grams, config, val)
 
     home, grams_here = grams.device, grams.to(device_of(original))
-    loader = list(samples.pairs(config.batch_size))
+    loader = list(samples.pairs(samples.look_size(config.batch_size)))
     given, before = stream(original, loader, "forget", grams.names, grams.origin.transform, grams.origin.stride)
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
@@ -166,8 +166,7 @@ def _held_out(original: nn.Module, grams: LayerGrams, val: Loader | None, before
     kept = grams.held_out
     if val is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
         return kept
-    with at_rest(original):
-        return ClassProfile.of(observe(original, checked(val, "validation", device_of(original))))
+    return profile(original, val)
 
 
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
