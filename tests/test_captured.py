@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 
+import problems
 import pytest
 import torch
 from torch import Tensor
 
-import problems
 from unweave import ForgetConfig, captured, forget
 from unweave.batches import LOOK_ELEMENTS, Samples
 from unweave.captured import Captured
