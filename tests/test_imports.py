@@ -20,11 +20,14 @@ ORDER = [
     {"structured"},
     {"routes"},
     {"batches", "rows", "rest", "distributed"},
+    {"shard", "fsdp"},
     {"layers"},
-    {"borrowed"},
+    {"borrowed", "taps"},
     {"outcomes"},
     {"grams"},
-    {"fit", "space", "store"},
+    {"pool", "store"},
+    {"resume"},
+    {"fit", "space"},
     {"losses", "config", "presets", "trust"},
     {"stopping"},
     {"captured"},
@@ -38,6 +41,7 @@ ORDER = [
     {"baselines", "audit"},
     {"desk", "report"},
     {"cli", "demo"},
+    {"__main__"},
 ]
 LEVEL = {name: level for level, names in enumerate(ORDER) for name in names}
 

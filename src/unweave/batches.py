@@ -87,7 +87,12 @@ def _placed(error: Exception, place: str) -> Exception:
 
 
 def checked(
-    loader: Loader, what: str, device: torch.device | None = None, doubts: Doubts | None = None
+    loader: Loader,
+    what: str,
+    device: torch.device | None = None,
+    doubts: Doubts | None = None,
+    *,
+    may_be_empty: bool = False,
 ) -> Iterator[tuple[Inputs, Tensor]]:
     """Yield the batches of a loader, each checked and moved to the device.
 
@@ -109,7 +114,7 @@ def checked(
             moved = map_tensors(inputs, lambda t: t.to(device, non_blocking=ahead))
             _check_values(moved, doubts)
             yield moved, labels.to(device, non_blocking=ahead)
-    if count == 0:
+    if count == 0 and not may_be_empty:
         raise DataError(f"The {what} loader is empty. Pass a loader with at least one sample; a generator runs once.")
 
 

@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unweave.batches import Inputs, Samples, run
+from unweave.batches import Inputs, Samples, map_tensors, run
 from unweave.captured import Captured
+from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
 
@@ -110,26 +111,43 @@ class Descent:
         self._size.fill_(size)
 
         def step(inputs: Inputs, labels: Tensor, positions: Tensor) -> Tensor:
-            with torch.enable_grad():
-                value = loss(run(self.model(), inputs), labels, positions)
-            factors.append(self._step(value, relative))
-            return value.detach().double()
+            value, grads = self._gradient(loss, inputs, labels, positions)
+            factors.append(self._step(grads, relative))
+            return value
 
-        # The length of a step of sgd is looked at after every one, and dropout draws anew: neither can be replayed.
-        replayable = self.rule == "adam" and self.trust is None and not any(m.training for m in self.net.modules())
-        taken = self._captured.setdefault(loss, Captured(step)) if replayable else step
+        taken = self._captured.setdefault(loss, Captured(step)) if self._can_be_replayed() else step
         for inputs, labels, positions in samples.batches(batch_size, order):
             losses.append(taken(inputs, labels, positions))
-        mean = torch.stack(factors).mean().item() if factors and not replayable else size
+        mean = torch.stack(factors).mean().item() if relative and self.rule == "sgd" else size
         return EpochReport(torch.stack(losses).mean().item(), mean)
 
-    def _step(self, value: Tensor, relative: bool) -> Tensor:
+    def _can_be_replayed(self) -> bool:
+        """Not where dropout draws anew, where ranks talk in every step, or where the weights are made of others."""
+        still = not any(module.training for module in self.net.modules())
+        return still and self.rule == "adam" and self.trust is None and ranks() == 1
+
+    def _gradient(self, loss: BatchLoss, inputs: Inputs, labels: Tensor, positions: Tensor) -> tuple[Tensor, State]:
+        """The loss of a batch, a mean over its samples, and its gradients; each rank sees to some of the samples."""
         moving = self.moving()
-        grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
-        steps = {
-            name: self._project(name, torch.zeros_like(w) if g is None else g)
+        own, share = part_of(len(labels))
+        value = torch.zeros((), device=labels.device) if share == 0 else None
+        grads: tuple[Tensor | None, ...] = (None,) * len(moving)
+        if value is None:
+            with torch.enable_grad():
+                chosen = map_tensors(inputs, lambda t: t[own])
+                value = share * loss(run(self.model(), chosen), labels[own], positions[own])
+            grads = torch.autograd.grad(value, list(moving.values()), allow_unused=True)
+        found = {
+            name: self._exact(name, torch.zeros_like(w) if g is None else g)
             for (name, w), g in zip(moving.items(), grads, strict=True)
         }
+        value = value.detach().double()
+        sum_over_ranks([*found.values(), value])
+        return value, found
+
+    def _step(self, grads: State, relative: bool) -> Tensor:
+        moving = self.moving()
+        steps = {name: self._project(name, grad) for name, grad in grads.items()}
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
@@ -146,7 +164,11 @@ class Descent:
     def _project(self, name: str, grad: Tensor) -> Tensor:
         if name not in self.weights:
             return grad
-        return self.space.project(name, grad.float() if name in self._masters else grad)
+        return self.space.project(name, grad)
+
+    def _exact(self, name: str, grad: Tensor) -> Tensor:
+        """A gradient in the precision the walk is in."""
+        return grad.float() if name in self._masters else grad
 
     def _precondition(self, grads: State) -> State:
         self._steps.add_(1)
@@ -166,6 +188,13 @@ class Descent:
             value.add_(step)
         else:
             value.copy_(master.add_(step))
+
+    @torch.no_grad()
+    def align(self) -> None:
+        """Go where rank 0 is. Equal gradients do not make equal steps: a product's last bit depends on where its
+        operands happen to lie in memory, on one machine even."""
+        if ranks() > 1:
+            self.restore({name: broadcast(value, 0) for name, value in self.snapshot().items()})
 
     def snapshot(self) -> State:
         """A copy of everything that moves."""

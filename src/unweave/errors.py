@@ -31,3 +31,14 @@ class ConfigError(UnweaveError, ValueError):
 
 class StoreError(UnweaveError, OSError):
     """A file cannot be read or written, or is not what it claims to be: nothing was changed."""
+
+
+class RankError(UnweaveError, RuntimeError):
+    """Another process of the job failed or is gone: see what it says, and start the job again.
+
+    ``told`` is the rank that has said why; None where nobody has.
+    """
+
+    def __init__(self, message: str, told: int | None = None) -> None:
+        super().__init__(message)
+        self.told = told

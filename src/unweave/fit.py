@@ -9,26 +9,32 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Sequence, Sized
+from contextlib import ExitStack
+from dataclasses import replace
+from os import PathLike
 
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, logits_of, map_tensors, run
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
 from unweave.borrowed import owners_only
+from unweave.distributed import agree, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
+from unweave.fsdp import in_step, is_spread, reshard
 from unweave.grams import LayerGrams, LayerInfo, Origin
-from unweave.layers import Layer, find_layers, plain_name, readable_kind
-from unweave.outcomes import ClassProfile, Outcomes, observe, read
+from unweave.layers import Layer, find_layers
+from unweave.outcomes import ClassProfile, Outcomes, read_batch
 from unweave.patches import Axis, Patches
+from unweave.pool import apart, facts_about, observe_shares, opened, pooled
 from unweave.products import add_gram, mirrored
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
+from unweave.resume import Kept
 from unweave.routes import is_structured
 from unweave.rows import Rows
+from unweave.shard import Opened, require_order
 from unweave.structured import PatchSums
+from unweave.taps import Sink, check_shape, chunks_for, constant_owners, tapped
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
@@ -48,12 +54,17 @@ def fit(
     *,
     transform: str = "",
     stride: str = "layer",
+    resume: str | PathLike[str] | None = None,
+    save_every: int = 200,
     progress: Progress | None = None,
 ) -> LayerGrams:
     """Add up G = Σ r rᵀ per layer over a data set, in one pass, and leave the model as it was.
 
     Do this once, after training, while the training set is still there. Feed the samples *without random
     augmentation*: a later request subtracts the very same rows, so both must see the same inputs.
+
+    Inside an initialised process group every rank calls this with its own share of the samples, as
+    :func:`unweave.shard` cuts it, and every rank gets the sums over all of them.
 
     Args:
         model: maps a batch to logits [N, C].
@@ -63,29 +74,64 @@ def fit(
         layers: names to restrict to, or an int for the last k; None for every layer of a known type.
         transform: a label for the preprocessing; Grams with different labels refuse to mix.
         stride: "one" reads strided convolutions at every pixel, as the paper's code does; "layer" is right.
+        resume: a folder to keep the sums in as they grow, so that after a crash the same call goes on from there. The
+            loader must yield the same batches again. The files are removed at the end.
+        save_every: how many batches may pass until the sums are written there.
         progress: called as ``progress("fit", batches_done, batches_or_None)``.
 
     Raises:
         DataError: a loader or batch that cannot be used, or fewer than two samples.
         ModelError: outputs that are not logits, or weights that are not finite.
         LayerError: a layer that cannot be handled, or that did not run on the first batch.
+        MismatchError: ranks with different models, or a folder with sums of something else.
+        StoreError: the folder cannot be written, or a file in it is damaged.
+        RankError: another rank failed or is gone.
     """
     net = unwrap(model)
-    grams, outcomes = stream(net, loader, "training", layers, transform, stride, progress)
-    if len(outcomes) < 2:
-        raise DataError("The training loader holds one sample. A training set has at least two.")
+    share, kept = _begin(net, loader, layers, (transform, stride), resume, save_every)
+    with apart(net, "the pass over the training data"):
+        own, _ = stream(net, share, "training", layers, transform, stride, progress, kept)
+    grams = pooled(own)
+    if grams.samples < 2:
+        held = "is empty" if grams.samples == 0 else "holds one sample"
+        raise DataError(f"The training loader {held}. A training set has at least two samples.")
     held_out = None
     if val is not None:
         held_out = profile(net, val)
+    reshard(net)
+    if kept is not None:
+        kept.remove()
     return LayerGrams({name: grams.grouped(name).cpu() for name in grams}, grams.layers, grams.origin, held_out)
 
 
 def profile(net: nn.Module, val: Loader) -> ClassProfile:
     """What is kept of held-out samples: aggregates per class of the network's outputs on them."""
-    device = device_of(net)
-    doubts = Doubts(later=device.type != "cpu")
     with at_rest(net, exact=False):
-        return ClassProfile.of(observe(net, checked(val, "validation", device, doubts), doubts))
+        return ClassProfile.of(observe_shares(net, val, "validation", device_of(net)))
+
+
+def _begin(
+    net: nn.Module,
+    loader: Loader,
+    layers: Sequence[str] | int | None,
+    labels: tuple[str, str],
+    resume: str | PathLike[str] | None,
+    save_every: int,
+) -> tuple[Loader, Kept | None]:
+    """See that the ranks mean the same, and where an earlier pass has left off: what is left to read, and its file."""
+    share = opened(loader, "training")
+    if ranks() > 1:
+        with together("the model"):
+            empty = _nothing_of(net, find_layers(net, layers), *labels)
+        agree("the model", facts_about(empty) | {"transform": labels[0], "stride": labels[1]})
+    if resume is None:
+        return share, None
+    with together("the sums to resume from"):
+        require_order(loader, "After a crash nobody could tell which batches are summed already")
+        share = share if isinstance(share, Opened) else Opened(share, "training")
+        kept = Kept(resume, save_every, share.digest or "")
+        share.skip(kept.batches)
+    return share, kept
 
 
 def stream(
@@ -96,43 +142,75 @@ def stream(
     transform: str,
     stride: str,
     progress: Progress | None = None,
+    kept: Kept | None = None,
 ) -> tuple[LayerGrams, Outcomes]:
-    """One pass over a loader: the Grams without profiles, on the model's device, and the outcome of every sample."""
+    """One pass over a loader, by this rank alone: the Grams without profiles, on the model's device, and the outcomes.
+
+    With ``kept``, the Grams are its total, on the CPU, and the outcomes those since it was resumed.
+    """
     if stride not in ("layer", "one"):
         raise ConfigError(f"Invalid stride: {stride!r}. Supported: 'layer', 'one'.")
     found = find_layers(net, layers)
     check_model(net)
     _check_memory(found)
+    empty = _nothing_of(net, found, transform, stride)
+    if kept is not None:
+        kept.require_same_origin(empty)
     sums = {name: GramSum(layer) for name, layer in found.items()}
     sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
-    total = _length(loader)
+    total, unsaved = _length(loader), 0
     device = device_of(net)
     doubts = Doubts(later=device.type != "cpu")
+    batches = checked(loader, what, device, doubts, may_be_empty=ranks() > 1 or kept is not None)
+    if is_spread(net):
+        batches = in_step(batches, what, lambda inputs: _idle(net, sinks, inputs))
     with at_rest(net), ExitStack() as hooks:
-        for done, (inputs, labels) in enumerate(checked(loader, what, device, doubts), start=1):
+        for done, (inputs, labels) in enumerate(batches, start=1):
             if done == 1:
                 with owners_only(net, found):
-                    constant = _constant_owners(net, found, inputs)
+                    constant = constant_owners(net, found, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=stride == "one"))
             for owner in constant:
                 sinks[owner].times = len(labels)
-            logits = logits_of(net, inputs, labels, doubts)
-            # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
-            outcomes.append(read(logits, labels.clamp(0, logits.shape[1] - 1)))
+            outcomes.append(read_batch(net, inputs, labels, doubts))
+            unsaved += len(labels)
             if done == 1:
                 _check_fired(sums, found)
             if done % DOUBTFUL_BATCHES == 0:
                 doubts.settle()
+            at = loader.taken if isinstance(loader, Opened) else done
+            if kept is not None and at % kept.every == 0:
+                doubts.settle()
+                kept.add(_closed(sums, empty.origin, unsaved), at)
+                unsaved = 0
             if progress is not None:
-                progress("fit", done, total)
+                progress("fit", at, total)
         doubts.settle()
-    joined = Outcomes.concat(outcomes)
+    grams, joined = _closed(sums, empty.origin, unsaved), Outcomes.concat(outcomes)
+    return (grams if kept is None else kept.finished(grams)), joined
+
+
+def _nothing_of(net: nn.Module, found: dict[str, Layer], transform: str, stride: str) -> LayerGrams:
+    """The record of what Grams of a model would be made from, without sums."""
     made_from = fingerprint(net)
-    origin = Origin(made_from, _dtype_of(net), len(joined), transform, stride, key=made_from)
-    infos = {name: sums[name].info() for name in sums}
-    del sinks  # so that each sum is freed as soon as its Gram is made of it
-    return LayerGrams({name: sums.pop(name).result() for name in list(sums)}, infos, origin), joined
+    infos = {name: GramSum(layer).info() for name, layer in found.items()}
+    origin = Origin(made_from, _dtype_of(net), 0, transform, stride, key=made_from)
+    return LayerGrams(dict.fromkeys(infos, torch.empty(0, 0, 0)), infos, origin)
+
+
+def _closed(sums: dict[str, GramSum], origin: Origin, samples: int) -> LayerGrams:
+    """The Grams of what has been summed since the last time; each sum is freed as soon as its Gram is made of it."""
+    infos = {name: total.info() for name, total in sums.items()}
+    grams = {name: total.close() for name, total in sums.items()}
+    return LayerGrams(grams, infos, replace(origin, samples=samples))
+
+
+def _idle(net: nn.Module, sinks: dict[str, Sink], inputs: Inputs) -> None:
+    """Run the model for the sake of the other ranks, without counting anything."""
+    for sink in sinks.values():
+        sink.times = 0
+    run(net, inputs)
 
 
 def _length(loader: Loader) -> int | None:
@@ -162,13 +240,13 @@ class GramSum:
             self._add_patches(rows, times)
             return
         self.gram = self._zeros() if self.gram is None else self.gram
-        for chunk in _chunks_for(self.layer, rows):
+        for chunk in chunks_for(self.layer, rows):
             self.rows += times * self.layer.kind.count(chunk)
             for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
                 add_gram(self.gram, part.to(self.device, torch.float64), times)
 
     def _add_patches(self, patches: Patches, times: int) -> None:
-        _check_shape(self.layer, [patches.groups, patches.count, patches.d])
+        check_shape(self.layer, [patches.groups, patches.count, patches.d])
         self.rows += times * patches.count
         if patches.axes not in self.patches:
             channels = patches.maps.shape[2]
@@ -195,109 +273,15 @@ class GramSum:
             )
         return mirrored(gram)
 
+    def close(self) -> Tensor:
+        """The Gram, and begin anew."""
+        gram = self.result()
+        self.rows, self.gram, self.patches = 0, None, {}
+        return gram
+
     def info(self) -> LayerInfo:
         layer = self.layer
         return LayerInfo(layer.kind.name, layer.kind.layout, layer.groups, layer.d, layer.weight_shape, self.rows)
-
-
-def _chunks_for(layer: Layer, rows: Rows) -> Iterator[Tensor]:
-    """Rows as chunks [groups, n, d], checked.
-
-    Raises:
-        LayerError: they do not fit the weight.
-    """
-    for chunk in [rows] if isinstance(rows, Tensor) else rows:
-        chunk = chunk if chunk.dim() == 3 else chunk.unsqueeze(0)
-        _check_shape(layer, list(chunk.shape))
-        yield chunk
-
-
-def _check_shape(layer: Layer, shape: list[int]) -> None:
-    if shape[0] != layer.groups or shape[2] != layer.d:
-        raise LayerError(
-            f"Layer {layer.name!r} ({layer.kind.name}): rows of shape {shape}, expected "
-            f"[{layer.groups}, n, {layer.d}]. Correct the function it was registered with."
-        )
-
-
-@dataclass
-class Sink:
-    """Where the rows of one module go, and how many times each counts in the present batch."""
-
-    total: GramSum
-    times: int = 1
-
-    def add(self, rows: Rows) -> None:
-        self.total.add(rows, self.times)
-
-
-@dataclass
-class RowCount:
-    """Counts the rows of one module."""
-
-    layer: Layer
-    rows: int = 0
-
-    def add(self, rows: Rows) -> None:
-        if isinstance(rows, Patches):
-            self.rows += rows.count
-            return
-        self.rows += sum(self.layer.kind.count(chunk) for chunk in _chunks_for(self.layer, rows))
-
-
-@contextmanager
-def tapped(net: nn.Module, sinks: Mapping[str, Sink | RowCount], unstrided: bool = False) -> Iterator[None]:
-    """Hook every module of a known type so that its rows reach the sinks; the hooks are gone on the way out.
-
-    Args:
-        net: the model.
-        sinks: where rows go, by the ``named_modules()`` path of the module whose weight sees them.
-        unstrided: read strided convolutions at every pixel.
-    """
-    handles = []
-
-    def hook_for(path: str, kind: Any) -> Callable[..., None]:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            for child, rows in kind.taps(module, args, kwargs):
-                sink = sinks.get(f"{path}.{child}".strip("."))
-                if sink is not None:
-                    sink.add(rows())
-
-        return hook
-
-    try:
-        for path, module in net.named_modules():
-            kind = readable_kind(module)
-            if kind is not None:
-                used = kind.unstrided if unstrided and kind.unstrided else kind
-                handles.append(module.register_forward_pre_hook(hook_for(path, used), with_kwargs=True))
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _constant_owners(net: nn.Module, layers: Mapping[str, Layer], inputs: Inputs) -> set[str]:
-    """The modules that see the same rows however many samples a batch has, found with copies of one sample.
-
-    Raises:
-        LayerError: a module whose rows neither stay the same nor double with the samples.
-    """
-    few, many = _rows_with_copies(net, layers, inputs, 2), _rows_with_copies(net, layers, inputs, 4)
-    for owner in few:
-        if many[owner] not in (few[owner], 2 * few[owner]):
-            raise LayerError(
-                f"Layer {plain_name(owner)!r} sees {few[owner]} rows with two copies of a sample and {many[owner]} "
-                "with four, so what one sample adds is unknown. Leave the layer out with layers=."
-            )
-    return {owner for owner in few if few[owner] == many[owner] > 0}
-
-
-def _rows_with_copies(net: nn.Module, layers: Mapping[str, Layer], inputs: Inputs, copies: int) -> dict[str, int]:
-    counts = {owner: RowCount(layer) for layer in layers.values() for owner in layer.owners}
-    with tapped(net, counts):
-        run(net, map_tensors(inputs, lambda t: t[:1].repeat(copies, *[1] * (t.dim() - 1))))
-    return {owner: count.rows for owner, count in counts.items()}
 
 
 def _check_fired(sums: dict[str, GramSum], layers: dict[str, Layer]) -> None:

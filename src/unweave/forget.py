@@ -11,12 +11,15 @@ from unweave.batches import Loader, Samples, device_of, reusable
 from unweave.classes import check_forget_classes
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
+from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fit import Progress, profile, stream
+from unweave.fsdp import require_whole
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes
+from unweave.pool import facts_about, gathered_samples, in_order, pooled
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.space import CoreSpace
@@ -40,6 +43,9 @@ def forget(
 ) -> ForgetResult:
     """Make a model that behaves as if it had never seen some of its training samples.
 
+    Inside an initialised process group every rank calls this with the same model and Grams and its own shares of the
+    two loaders, as :func:`unweave.shard` cuts them. The work is divided, and every rank gets the same result.
+
     Args:
         model: the trained model the Grams belong to. It is left untouched.
         forget_loader: the samples to forget, as ``(inputs, labels)``, under the transform the Grams were fitted with.
@@ -55,19 +61,20 @@ def forget(
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
             sums can tell: many samples, or samples unlike the others).
         DataError, ModelError, LayerError, ConfigError: see :mod:`unweave.errors`. Model and Grams are unchanged.
+        RankError: another rank failed or is gone.
     """
     began = time.perf_counter()
     config = _check_kinds(grams, config).resolved()
     original = unwrap(model)
+    require_whole(original)
     check_model(original)
     names = select(config.layers, grams.names)
-    samples = Samples.load(forget_loader, "forget", device_of(original))
+    samples = gathered_samples(forget_loader, "forget", device_of(original))
     val = None if val is None else reusable(val)
     digests = _check_request(original, samples, grams, config, val)
 
     home, grams_here = grams.device, grams.to(device_of(original))
-    loader = list(samples.pairs(samples.look_size(config.batch_size)))
-    given, before = stream(original, loader, "forget", grams.names, grams.origin.transform, grams.origin.stride)
+    given, before = _given(original, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
@@ -84,7 +91,9 @@ def forget(
         ending, final = loop.run()
         if descent.trust is not None:
             descent.trust.fold()
+        descent.align()
     changed = fingerprint(net)
+    agree("the end", {"model at the end": changed[:12]})
     shift = _shift(original, net, retained.restricted(names))
     carried_out = ending.ok or changed != grams.origin.model
     return ForgetResult(
@@ -131,6 +140,7 @@ def _check_request(
             f"Asked to forget {len(samples)} samples with Grams of {grams.samples}. "
             "Nothing would be retained: the forget set must be a smaller part of what was fitted."
         )
+    agree("the request", facts_about(grams) | {"configuration": repr(config), "model": found[:12]})
     digests = samples.digests(grams.origin.key)
     again = len(set(digests) & set(grams.origin.forgotten))
     if again:
@@ -141,6 +151,16 @@ def _check_request(
     if config.stop == "paper" and val is None:
         raise DataError("stop='paper' compares with the validation error after every epoch. Pass val=.")
     return digests
+
+
+def _given(original: nn.Module, samples: Samples, grams: LayerGrams, size: int) -> tuple[LayerGrams, Outcomes]:
+    """The Grams and the outcomes of the samples to forget; each rank streams some of the batches."""
+    batches = list(samples.batches(size))
+    with together("the pass over the forget set"):
+        own = [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]]
+        part, seen = stream(original, own, "forget", grams.names, grams.origin.transform, grams.origin.stride)
+    everybodys = Outcomes.concat(theirs for theirs in exchange("the outcomes of the forget set", seen) if len(theirs))
+    return pooled(part), in_order(everybodys, [positions for _, _, positions in batches])
 
 
 def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> float | dict[str, float]:

@@ -137,7 +137,7 @@ class LayerGrams(Mapping[str, Tensor]):
         """The Grams of both data sets together, which must share no sample (nobody can check that from sums)."""
         if not isinstance(other, LayerGrams):
             return NotImplemented
-        self._require_same_origin(other, "add")
+        self.require_same_origin(other, "add")
         return self._combine(other, +1)
 
     def __sub__(self, other: LayerGrams) -> LayerGrams:
@@ -149,7 +149,7 @@ class LayerGrams(Mapping[str, Tensor]):
         """
         if not isinstance(other, LayerGrams):
             return NotImplemented
-        self._require_same_origin(other, "subtract")
+        self.require_same_origin(other, "subtract")
         if other.samples > self.samples:
             raise MismatchError(
                 f"Cannot subtract {other.samples} samples from Grams of {self.samples}. "
@@ -172,7 +172,12 @@ class LayerGrams(Mapping[str, Tensor]):
         origin = replace(self.origin, samples=self.samples + sign * other.samples, transform=label)
         return LayerGrams(grams, layers, origin, self.held_out)
 
-    def _require_same_origin(self, other: LayerGrams, verb: str) -> None:
+    def require_same_origin(self, other: LayerGrams, verb: str) -> None:
+        """Refuse Grams that do not mix with these.
+
+        Raises:
+            MismatchError: other layers, shapes, model, stride or transform.
+        """
         if list(self) != list(other):
             odd = sorted(set(self) ^ set(other))
             raise MismatchError(

@@ -66,9 +66,17 @@ class Outcomes:
         return Outcomes(**kept, classes=self.classes)
 
     @staticmethod
+    def none() -> Outcomes:
+        """The outcomes of no sample."""
+        none = torch.empty(0, dtype=torch.float64)
+        return Outcomes(none.long(), none.bool(), none, none, none, classes=0)
+
+    @staticmethod
     def concat(parts: Iterable[Outcomes]) -> Outcomes:
         """All of them in one, on the CPU. One copy fetches everything: each would wait for the device anew."""
         parts = list(parts)
+        if not parts:
+            return Outcomes.none()
         columns = [torch.cat([getattr(p, name) for p in parts]).double() for name in _COLUMNS]
         labels, wrong, loss, margins, entropies = torch.stack(columns).cpu()
         return Outcomes(labels.long(), wrong.bool(), loss, margins, entropies, parts[0].classes)
@@ -87,6 +95,13 @@ def read(logits: Tensor, labels: Tensor) -> Outcomes:
     )
 
 
+def read_batch(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts) -> Outcomes:
+    """Run a model on one batch and read its outputs, on its device."""
+    logits = logits_of(model, inputs, labels, doubts)
+    # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
+    return read(logits, labels.clamp(0, logits.shape[1] - 1))
+
+
 def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], doubts: Doubts | None = None) -> Outcomes:
     """Run a model (already at rest) over checked batches and read its outputs.
 
@@ -98,9 +113,7 @@ def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], doubts: 
     found = []
     for inputs, labels in batches:
         doubts = Doubts(later=labels.device.type != "cpu") if doubts is None else doubts
-        logits = logits_of(model, inputs, labels, doubts)
-        # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
-        found.append(read(logits, labels.clamp(0, logits.shape[1] - 1)))
+        found.append(read_batch(model, inputs, labels, doubts))
     if doubts is not None:
         doubts.settle()
     return Outcomes.concat(found)

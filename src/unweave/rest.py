@@ -18,13 +18,19 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The module inside ``torch.compile``, DataParallel or DistributedDataParallel: names and hooks are its own.
 
     Raises:
-        ModelError: not an ``nn.Module``, or a TorchScript module, which runs no hooks.
+        ModelError: not an ``nn.Module``, a TorchScript module, which runs no hooks, or one of the first FSDP.
     """
     if not isinstance(model, nn.Module):
         raise ModelError(f"The model is a {type(model).__name__}. Supported: torch.nn.Module.")
     if isinstance(model, torch.jit.ScriptModule):
         raise ModelError(
             "The model is a TorchScript module, whose layers cannot be hooked. Pass the module it is from."
+        )
+    # By name: to import it would take as long as all the rest of this package.
+    if any(base.__name__ == "FullyShardedDataParallel" for base in type(model).__mro__):
+        raise ModelError(
+            "The model is under FullyShardedDataParallel, which keeps its layers' weights in one flat tensor. Use "
+            "torch.distributed.fsdp.fully_shard(), which leaves them as they are, or pass the model without it."
         )
     inner = getattr(model, "_orig_mod", None)
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
@@ -159,8 +165,14 @@ def fingerprint(model: nn.Module) -> str:
     for name, value in sorted(model.state_dict().items()):
         if isinstance(value, Tensor):
             digest.update(f"{name.replace('_orig_mod.', '')}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(bytes_of(value))
+            digest.update(bytes_of(_whole(value)))
     return digest.hexdigest()
+
+
+def _whole(value: Tensor) -> Tensor:
+    """A tensor that is spread over the ranks (FSDP2) as one; every rank has to ask for it."""
+    gather = getattr(value, "full_tensor", None)
+    return value if gather is None else gather()
 
 
 def bytes_of(tensor: Tensor) -> bytes:

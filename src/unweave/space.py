@@ -18,6 +18,7 @@ from numbers import Real
 import torch
 from torch import Tensor
 
+from unweave.distributed import broadcast, divided, rank, ranks, together
 from unweave.errors import ConfigError, LayerError
 from unweave.grams import LayerGrams, LayerInfo
 
@@ -80,7 +81,7 @@ class CoreSpace:
         freeze_at_one: bool = False,
         device: torch.device | None = None,
     ) -> CoreSpace:
-        """Decompose retained Grams.
+        """Decompose retained Grams; in a process group every rank calls this, and does some of the layers for all.
 
         Args:
             grams: what the retained data has left of the sums.
@@ -95,6 +96,7 @@ class CoreSpace:
         Raises:
             ConfigError: γ outside (0, 1], or an unknown rule.
             LayerError: γ for a layer that is not there.
+            RankError: another rank failed or is gone.
         """
         for name, value, known in (
             ("energy", energy, tuple(ENERGIES)),
@@ -106,10 +108,16 @@ class CoreSpace:
         gammas = resolve_gamma(gamma, grams.names)
         noise = torch.finfo(getattr(torch, grams.origin.stored)).eps
         rule = _Rule(ENERGIES[energy], rank_rule, negative, noise)
+        owner = divided({name: info.groups * info.d**3 for name, info in grams.layers.items()})
         spaces = {}
-        for name in grams:
-            gram = grams.grouped(name).to(device or grams.grouped(name).device)
-            spaces[name] = _decompose(gram, grams.layers[name], gammas[name], rule)
+        with together("the eigendecompositions"):
+            for name in grams:
+                if owner[name] == rank():
+                    gram = grams.grouped(name).to(device or grams.grouped(name).device)
+                    spaces[name] = _decompose(gram, grams.layers[name], gammas[name], rule)
+        if ranks() > 1:
+            where = device or grams.device
+            spaces = {n: _received(spaces.get(n), grams.layers[n], owner[n], where) for n in grams}
         frozen = frozenset(name for name in grams if freeze_at_one and gammas[name] == 1)
         return cls(spaces, frozen)
 
@@ -191,6 +199,17 @@ def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> Laye
     sigma = kept.sqrt()
     rank = _rank(sigma, gamma, rule)
     return LayerSpace(info, vectors, sigma, rank.cpu(), float(below))
+
+
+def _received(own: LayerSpace | None, info: LayerInfo, source: int, device: torch.device) -> LayerSpace:
+    """A layer's decomposition as the rank has it that made it."""
+    if own is None:
+        vectors = torch.empty(info.groups, info.d, info.d, dtype=torch.float64, device=device)
+        sigma = torch.empty(info.groups, info.d, dtype=torch.float64, device=device)
+        own = LayerSpace(info, vectors, sigma, torch.empty(info.groups, dtype=torch.long), 0.0)
+    clipped = broadcast(torch.tensor([own.clipped], dtype=torch.float64), source)
+    vectors, sigma, k = (broadcast(value, source) for value in (own.vectors, own.sigma, own.rank))
+    return LayerSpace(info, vectors, sigma, k, clipped.item())
 
 
 def _rank(sigma: Tensor, gamma: float, rule: _Rule) -> Tensor:

@@ -33,13 +33,19 @@ VERSION = 1
 PROFILE = "held_out"
 
 
-def save_grams(grams: LayerGrams, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:
+def save_grams(
+    grams: LayerGrams,
+    path: str | PathLike[str],
+    dtype: torch.dtype = torch.float64,
+    notes: Mapping[str, str] | None = None,
+) -> None:
     """Write Grams to a file; either all of it is there afterwards or nothing changed.
 
     Args:
         grams: what to keep.
         path: the file, by convention ``*.safetensors``.
         dtype: float64, or float32 for half the size; a later subtraction is then exact to float32 only.
+        notes: something to keep beside them, for :func:`load_with_notes`.
 
     Raises:
         ConfigError: another dtype.
@@ -57,6 +63,8 @@ def save_grams(grams: LayerGrams, path: str | PathLike[str], dtype: torch.dtype 
         "origin": json.dumps(asdict(grams.origin)),
         "layers": json.dumps({name: asdict(info) for name, info in grams.layers.items()}),
     }
+    if notes is not None:
+        header["notes"] = json.dumps(dict(notes))
     header["sha256"] = _digest(tensors, header)
     write_atomically(path, safetensors_bytes({k: v.contiguous() for k, v in tensors.items()}, metadata=header))
 
@@ -67,6 +75,11 @@ def load_grams(path: str | PathLike[str]) -> LayerGrams:
     Raises:
         StoreError: the file is missing, truncated, altered, of another kind, or of another version.
     """
+    return load_with_notes(path)[0]
+
+
+def load_with_notes(path: str | PathLike[str]) -> tuple[LayerGrams, dict[str, str]]:
+    """The same with the notes that were kept beside the Grams."""
     header, tensors = _read(path)
     try:
         origin, layers = _origin(header), _layers(header)
@@ -75,7 +88,7 @@ def load_grams(path: str | PathLike[str]) -> LayerGrams:
     if origin.samples < 1 or any(info.rows < 0 for info in layers.values()):
         raise StoreError(f"{path} is damaged: it counts {origin.samples} samples, or rows below zero. Fit again.")
     grams = {name: _checked_gram(path, name, info, tensors.get(f"gram.{name}")) for name, info in layers.items()}
-    return LayerGrams(grams, layers, origin, _profile(path, tensors))
+    return LayerGrams(grams, layers, origin, _profile(path, tensors)), json.loads(header.get("notes", "{}"))
 
 
 def _origin(header: Mapping[str, str]) -> Origin:

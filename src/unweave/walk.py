@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Doubts, Loader, Samples, checked
+from unweave.batches import Loader, Samples
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.losses import match_loss, paper_loss, poison_loss
-from unweave.outcomes import Outcomes, membership_auc, observe
+from unweave.outcomes import Outcomes, membership_auc
+from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
 from unweave.stopping import Goal, collapsed
 
@@ -162,12 +163,13 @@ class Walk:
 
     def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
         """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
+        self.descent.align()
         if not self.descent.finite() or (epoch > 0 and not math.isfinite(report.loss)):
             return None
         with torch.no_grad():
             model = self.descent.model()
             try:
-                outcomes = observe(model, self.samples.pairs(self.samples.look_size(self.config.batch_size)))
+                outcomes = observe_together(model, self.samples, self.samples.look_size(self.config.batch_size))
                 val = self._look_at_val(model) if with_val else None
             except ModelError:
                 if epoch == 0:
@@ -189,9 +191,7 @@ class Walk:
     def _look_at_val(self, model: nn.Module) -> Outcomes | None:
         if self.val is None:
             return None
-        device = self.samples.labels.device
-        doubts = Doubts(later=device.type != "cpu")
-        outcomes = observe(model, checked(self.val, "validation", device, doubts), doubts)
+        outcomes = observe_shares(model, self.val, "validation", self.samples.labels.device)
         if self.retained_classes is None:
             return outcomes
         kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.retained_classes)))

@@ -20,6 +20,9 @@ example:
   unweave fit                           write the Grams it names
   unweave fit --val held_out.npz --grams new.safetensors
                                         a flag wins over the file; --val= takes a setting of the file back
+  unweave fit --resume sums/            after a crash, the same command goes on where the last one has saved
+  torchrun --nproc-per-node 8 -m unweave fit
+                                        eight processes, each on its share of the samples
 
 Feed the training samples without random augmentation: a later request subtracts the very same inputs.
 With [data] val the Grams also keep what a request aims at, so that it needs no data but its own."""
@@ -44,6 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     from unweave.cli.imports import own_modules
     from unweave.cli.model import load_model
     from unweave.cli.outputs import Staged, check_places, uninterrupted
+    from unweave.cli.ranks import is_first
     from unweave.cli.screen import show, working
 
     values = read_values(arguments)
@@ -51,12 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     dtype = grams_dtype(values)
     check_places({"Grams": grams_path}, values, {"[model] weights": values.get("model", "weights")}, arguments.force)
     began = time.perf_counter()
-    with own_modules(), working("fit", quiet=arguments.quiet, clean_stdout=arguments.json) as report:
+    with own_modules(), working("fit", quiet=arguments.quiet or not is_first(), clean_stdout=arguments.json) as report:
         model = load_model(values)
         train = open_source(values, "train")
-        val = None if values.get("data", "val") is None else open_source(values, "val").loader()
-        layers, transform, stride = (values.get("fit", key) for key in ("layers", "transform", "stride"))
-        grams = unweave.fit(model, train.loader(), val, layers, transform=transform, stride=stride, progress=report)
+        val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
+        settings = {key: values.get("fit", key) for key in ("layers", "transform", "stride", "resume", "save_every")}
+        grams = unweave.fit(model, unweave.shard(train.loader()), val, progress=report, **settings)
+    if not is_first():
+        return 0
     record = _record(values, grams, train, time.perf_counter() - began)
     with Staged() as staged:
         staged.add(grams_path, lambda path: grams.save(path, dtype))

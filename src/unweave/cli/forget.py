@@ -68,6 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from unweave.cli.imports import own_modules
     from unweave.cli.outputs import Places, Staged, check_places, uninterrupted
+    from unweave.cli.ranks import is_first
     from unweave.cli.record import record_of, rows_of
     from unweave.cli.screen import show, working
 
@@ -76,8 +77,13 @@ def run(arguments: argparse.Namespace) -> int:
     places = Places.of(values)
     inputs = {"[model] weights": values.get("model", "weights"), "[fit] grams": values.get("fit", "grams")}
     check_places(places.used(arguments.drop), values, inputs, arguments.force, once=True)
-    with own_modules(), working("forget", quiet=arguments.quiet, clean_stdout=arguments.json) as report:
+    with (
+        own_modules(),
+        working("forget", quiet=arguments.quiet or not is_first(), clean_stdout=arguments.json) as report,
+    ):
         before, selection, result = _carry_out(arguments, values, report)
+    if not is_first():
+        return 0 if result.ok else 3
     kept = result.ok or arguments.keep_anyway
     written = [str(path) for path in places.used(arguments.drop).values()] if kept else []
     record = record_of(values, before, selection.classes, result, written)
@@ -136,8 +142,8 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     selection = select(arguments, values)
     if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
         unweave.drop_classes(model, selection.classes)
-    val = None if values.get("data", "val") is None else open_source(values, "val").loader()
-    result = unweave.forget(model, selection.loader, grams, val=val, config=config, progress=report)
+    val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
+    result = unweave.forget(model, unweave.shard(selection.loader), grams, val=val, config=config, progress=report)
     return grams.origin.model, selection, result
 
 

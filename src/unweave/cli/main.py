@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from unweave import __version__
-from unweave.errors import UnweaveError
+from unweave.cli.ranks import is_first, joined, on_rank
+from unweave.errors import RankError, UnweaveError
 
 COMMANDS = (
     ("init", "unweave.cli.init"),
@@ -44,6 +45,9 @@ the flow:
   unweave audit --ids requests.txt    does it look as if it had never seen them?
   unweave report audit.json           the same as a page for people
 
+fit and forget also run on several processes:
+  torchrun --nproc-per-node 8 -m unweave fit
+
 exit codes: 0 done, 1 error, 2 wrong usage, 3 target not reached or an audit that fails, 4 an audit that cannot tell,
 130 interrupted
 'unweave COMMAND --help' explains a command with an example."""
@@ -54,13 +58,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = _parser(words).parse_args(words)
-        return int(arguments.run(arguments))
+        with joined(arguments.command):
+            return int(arguments.run(arguments))
     except SystemExit as leaving:  # argparse leaves this way: 0 after --help and --version, 2 on wrong usage
         return leaving.code if isinstance(leaving.code, int) else 2
     except UnweaveError as error:
         if "--debug" in words:
             traceback.print_exc()
-        print(f"unweave: error: {error}", file=sys.stderr)
+        if is_first() or not (isinstance(error, RankError) and error.told is not None):
+            print(f"unweave: error{on_rank()}: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("unweave: interrupted; nothing was changed.", file=sys.stderr)
@@ -92,7 +98,7 @@ def _add(commands: Any, name: str, module: Any) -> None:
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     module.add_arguments(parser)
-    parser.set_defaults(run=module.run, parser=parser)
+    parser.set_defaults(run=module.run, parser=parser, command=name)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,23 @@ FIT = (
         default="layer",
         used_by=_FIT,
     ),
+    Setting(
+        "fit",
+        "resume",
+        kinds.PATH,
+        "a folder to keep the sums in as they grow, so that after a crash the same command goes on from there",
+        '"sums"',
+        used_by=_FIT,
+    ),
+    Setting(
+        "fit",
+        "save_every",
+        kinds.INTEGER,
+        "with resume: batches until the sums are written again",
+        "200",
+        default=200,
+        used_by=_FIT,
+    ),
 )
 
 

@@ -1,0 +1,348 @@
+"""What fit() and the eigendecompositions cost on many GPUs: a model of cost, and a check of it on one machine.
+
+    python benchmarks/scale_model.py                                    the tables of docs/scale.md
+    python benchmarks/scale_model.py --out results/scale-model.json     and the numbers behind them
+    python benchmarks/scale_model.py --measure --out results/….json     the same networks, timed on this machine
+
+A network is built on the meta device and run once, so that its layers, rows and products are those that fit() itself
+would see; Grams are priced as :mod:`unweave.routes` prices them. Nothing that is printed without ``--measure`` was
+timed: it is products divided by rates. RATES says which rates were measured and which are assumed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from provenance import provenance
+from scale_nets import Decoder, VisionTransformer, resnet50
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+import unweave
+from unweave import distributed, routes
+from unweave.layers import find_layers
+from unweave.patches import Patches
+from unweave.products import block_of
+from unweave.rest import at_rest
+from unweave.taps import tapped
+
+Rates = dict[str, dict[str, Any]]
+
+RATES: Rates = {
+    "float64": {"value": 54e12, "unit": "FLOP/s", "measured": "H200, one large GEMM"},
+    "float32": {"value": 49e12, "unit": "FLOP/s", "measured": "H200, one large GEMM without TF32"},
+    "bfloat16": {"value": 500e12, "unit": "FLOP/s", "measured": None},
+    "memory": {"value": 4.0e12, "unit": "byte/s", "measured": None},
+    "link inside a node": {"value": 360e9, "unit": "byte/s a GPU", "measured": None},
+    "link between nodes": {"value": 40e9, "unit": "byte/s a GPU", "measured": None},
+}
+"""An H200's. What was not measured is assumed: about 60 % of the peak of bfloat16, 80 % of that of memory and links."""
+
+EIGH = {1728: 0.021, 4608: 0.15, 8192: 0.55}
+"""Seconds of torch.linalg.eigh in float64 on an H200, measured. Between them a power of d; beyond them d³, below d²."""
+
+NODE = 8
+"""GPUs that share the faster link."""
+
+
+def eigh_model(d: int) -> float:
+    """Seconds for one decomposition [d, d]."""
+    known = sorted(EIGH)
+    if d <= known[0]:
+        return EIGH[known[0]] * (d / known[0]) ** 2
+    if d >= known[-1]:
+        return EIGH[known[-1]] * (d / known[-1]) ** 3
+    low, high = next((a, b) for a, b in itertools.pairwise(known) if a <= d <= b)
+    power = math.log(EIGH[high] / EIGH[low]) / math.log(high / low)
+    return EIGH[low] * (d / low) ** power
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """One layer: its Gram [groups, d, d], and the seconds that a sample's rows take on one GPU."""
+
+    name: str
+    groups: int
+    d: int
+    rows: int
+    products: float
+    gram_seconds: float
+
+    @property
+    def gram_bytes(self) -> int:
+        return 8 * self.groups * self.d**2
+
+    @property
+    def triangle_bytes(self) -> int:
+        return 4 * self.groups * self.d * (self.d + distributed.STRIP)
+
+
+@dataclass(frozen=True)
+class NetCost:
+    """A network: forward FLOP and seconds a sample, and its layers."""
+
+    name: str
+    parameters: int
+    forward_flop: float
+    forward_seconds: float
+    layers: list[LayerCost]
+
+    @property
+    def gram_seconds(self) -> float:
+        return sum(layer.gram_seconds for layer in self.layers)
+
+    @property
+    def gram_bytes(self) -> int:
+        return sum(layer.gram_bytes for layer in self.layers)
+
+    @property
+    def triangle_bytes(self) -> int:
+        return sum(layer.triangle_bytes for layer in self.layers)
+
+
+class Meter:
+    """A sink that prices rows in place of adding them up."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.rows, self.work = device, 0, routes.Work()
+
+    def add(self, rows: Any) -> None:
+        if isinstance(rows, Patches):
+            self.rows += rows.count
+            way = routes.work_of_correlations(rows, self.device) if routes.is_structured(rows, self.device) else None
+            self.work += way or routes.work_of_patches(rows)
+            return
+        for chunk in [rows] if isinstance(rows, Tensor) else rows:
+            chunk = chunk if chunk.dim() == 3 else chunk[None]
+            groups, n, d = chunk.shape
+            half = (d + block_of(d)) / 2
+            self.rows += n
+            # The rows as float64, and the Gram itself, which every batch reads and writes.
+            self.work += routes.Work(groups * n * d * half, moved=groups * d * (n + half))
+
+
+def seconds_of(work: routes.Work, rates: Rates) -> float:
+    """Products and transforms at the rate of float64 products, numbers moved (there and back) at that of memory."""
+    products = 2 * (work.products + work.transforms) / rates["float64"]["value"]
+    return products + 16 * work.moved / rates["memory"]["value"]
+
+
+def cost_of(
+    name: str,
+    build: Callable[[], nn.Module],
+    inputs: Tensor,
+    precision: str,
+    rates: Rates = RATES,
+    device: str = "cuda",
+) -> NetCost:
+    """Price a network by one forward pass of a batch on the meta device. Embeddings are left out: their d is 1."""
+    with torch.device("meta"):
+        net = build()
+    found = {n: layer for n, layer in find_layers(net, None).items() if layer.kind.name != "Embedding"}
+    meters = {n: Meter(device) for n in found}
+    sinks = {owner: meters[n] for n, layer in found.items() for owner in layer.owners}
+    with at_rest(net), FlopCounterMode(display=False) as flop:
+        net(inputs)
+    with at_rest(net), tapped(net, sinks):  # type: ignore[arg-type]
+        net(inputs)
+    count = len(inputs)
+    layers = [
+        LayerCost(
+            n, layer.groups, layer.d, meters[n].rows // count, meters[n].work.products / count,
+            seconds_of(meters[n].work, rates) / count,
+        )
+        for n, layer in found.items()
+    ]  # fmt: skip
+    forward = flop.get_total_flops() / count
+    parameters = sum(p.numel() for p in net.parameters())
+    return NetCost(name, parameters, forward, forward / rates[precision]["value"], layers)
+
+
+def networks() -> list[tuple[NetCost, int, str]]:
+    """Each with its number of samples, and what a sample is."""
+    pictures = torch.empty(256, 3, 224, 224, device="meta")
+    ids = torch.zeros(4, 2048, dtype=torch.long, device="meta")
+    return [
+        (cost_of("ResNet-50", resnet50, pictures, "float32"), 1_281_167, "ImageNet-1k, float32"),
+        (cost_of("ViT-L/16", VisionTransformer, pictures[:64], "float32"), 1_281_167, "ImageNet-1k, float32"),
+        (cost_of("decoder of 7 billion", Decoder, ids, "bfloat16"), 488_281, "10⁹ tokens in 2,048s, bfloat16"),
+    ]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A fit and the decompositions after it on so many GPUs, in seconds and bytes a GPU."""
+
+    gpus: int
+    forward: float
+    grams: float
+    reduction: float
+    eigh: float
+    broadcast: float
+    sent: float
+
+    @property
+    def total(self) -> float:
+        return self.forward + self.grams + self.reduction + self.eigh + self.broadcast
+
+
+def plan(net: NetCost, samples: int, gpus: int) -> Plan:
+    """Samples divide evenly; one ring all-reduce of triangles; layers dealt by d³; every basis sent to every rank."""
+    link = RATES["link inside a node" if gpus <= NODE else "link between nodes"]["value"]
+    around = (gpus - 1) / gpus
+    with mock.patch.object(distributed, "ranks", return_value=gpus):
+        owner = distributed.divided({layer.name: layer.groups * layer.d**3 for layer in net.layers})
+    load = [0.0] * gpus
+    for layer in net.layers:
+        load[owner[layer.name]] += layer.groups * eigh_model(layer.d)
+    sent = 2 * around * net.triangle_bytes
+    share = -(-samples // gpus)
+    return Plan(
+        gpus,
+        share * net.forward_seconds,
+        share * net.gram_seconds,
+        sent / link,
+        max(load),
+        around * net.gram_bytes / link,
+        sent + around * net.gram_bytes,
+    )
+
+
+def report() -> dict[str, Any]:
+    record: dict[str, Any] = {"rates": RATES, "eigh s": EIGH, "networks": []}
+    for net, samples, words in networks():
+        widest = max(net.layers, key=lambda layer: layer.d)
+        print(
+            f"\n{net.name}: {words}; {net.parameters / 1e6:,.1f} M parameters, {len(net.layers)} layers, widest d = "
+            f"{widest.d}\nforward {net.forward_flop / 1e9:,.1f} GFLOP and {1e3 * net.forward_seconds:.3f} ms a sample, "
+            f"Grams {1e3 * net.gram_seconds:.3f} ms; Grams {net.gram_bytes / 2**30:.2f} GiB, triangles "
+            f"{net.triangle_bytes / 2**30:.2f} GiB"
+        )
+        print("| GPUs | forward s | Grams s | reduction s | eigh s | bases s | all s | sent GiB a GPU |")
+        plans = [plan(net, samples, gpus) for gpus in (1, 8, 64, 256, 1024)]
+        for p in plans:
+            numbers = (p.forward, p.grams, p.reduction, p.eigh, p.broadcast, p.total)
+            print(f"| {p.gpus:,} | {' | '.join(f'{x:,.2f}' for x in numbers)} | {p.sent / 2**30:.2f} |")
+        record["networks"].append(
+            {"name": net.name, "samples": samples, "words": words, "forward FLOP": net.forward_flop,
+             "forward s": net.forward_seconds, "Gram s": net.gram_seconds, "Gram bytes": net.gram_bytes,
+             "triangle bytes": net.triangle_bytes, "plans": [asdict(p) | {"total": p.total} for p in plans]}
+        )  # fmt: skip
+    return record
+
+
+# ------------------------------------------------------------------------------------------- against one real machine
+
+
+def timed(work: Callable[[], object], device: str) -> float:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    # One thread's own processor time: other programs on the machine do not lengthen it.
+    clock = time.perf_counter if device == "cuda" else time.process_time
+    start = clock()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return clock() - start
+
+
+def rates_here(device: str) -> Rates:
+    """What this machine does: large products, and a copy there and back."""
+
+    def products(dtype: torch.dtype) -> float:
+        n = 8192 if device == "cuda" else 1024
+        a = torch.randn(n, n, device=device).to(dtype)
+        return 2 * n**3 / min(timed(lambda: a @ a, device) for _ in range(4))
+
+    numbers = torch.randn(1 << (28 if device == "cuda" else 25), dtype=torch.float64, device=device)
+    there = torch.empty_like(numbers)
+    values = {str(t).removeprefix("torch."): products(t) for t in (torch.float64, torch.float32, torch.bfloat16)}
+    values["memory"] = 16 * len(numbers) / min(timed(lambda: there.copy_(numbers), device) for _ in range(4))
+    return {name: {"value": value, "measured": "here"} for name, value in values.items()}
+
+
+def fit_seconds(build: Callable[[], nn.Module], inputs: Tensor, batches: int) -> dict[str, float]:
+    """Seconds of fit() and of a plain forward pass for each sample, less what a pass costs whatever its length."""
+    device = inputs.device.type
+    torch.manual_seed(0)
+    with torch.device(device):
+        net = build()
+    net = net.to(inputs.dtype) if inputs.is_floating_point() else net.bfloat16()
+    names = [n for n, layer in find_layers(net, None).items() if layer.kind.name != "Embedding"]
+    labels = torch.arange(len(inputs), device=device)
+
+    def fit(count: int) -> float:
+        return timed(lambda: unweave.fit(net, [(inputs, labels)] * count, layers=names), device)
+
+    def forward(count: int) -> None:
+        with at_rest(net):
+            for _ in range(count):
+                net(inputs)
+
+    fit(2)
+    short, long = fit(2), fit(2 + batches)
+    walk = timed(lambda: forward(batches), device)
+    each = batches * len(inputs)
+    return {"fit s": (long - short) / each, "forward s": walk / each, "two batches s": short}
+
+
+def cases(device: str) -> list[tuple[str, Callable[[], nn.Module], Tensor, int, str]]:
+    """Name, network, a batch, how many of them, and the precision; a CPU gets little of each."""
+    pictures = torch.randn(256 if device == "cuda" else 8, 3, 224, 224, device=device)
+    tokens = (4, 2048) if device == "cuda" else (2, 256)
+    blocks, some = 2 if device == "cuda" else 1, 64 if device == "cuda" else 2
+    ids = torch.randint(32_000, tokens, device=device)
+    return [
+        ("ResNet-50", resnet50, pictures, 4 if device == "cuda" else 2, "float32"),
+        ("ViT-L/16", VisionTransformer, pictures[:some], 4 if device == "cuda" else 1, "float32"),
+        (f"decoder, {blocks} of 32 blocks", lambda: Decoder(blocks), ids, 4 if device == "cuda" else 2, "bfloat16"),
+    ]
+
+
+def measure() -> dict[str, Any]:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    torch.set_num_threads(1)
+    rates = rates_here(device)
+    found: dict[str, Any] = {"device": device, "rates": rates, "networks": {}}
+    for name, build, inputs, batches, precision in cases(device):
+        model = cost_of(name, build, inputs.to("meta"), precision, rates, device)
+        got = fit_seconds(build, inputs, batches)
+        got |= {"Gram s": got["fit s"] - got["forward s"], "model Gram s": model.gram_seconds}
+        got |= {"model forward s": model.forward_seconds}
+        found["networks"][name] = got
+        print(
+            f"{name}: Grams {1e3 * got['Gram s']:.2f} ms a sample, the model says {1e3 * model.gram_seconds:.2f}; "
+            f"forward {1e3 * got['forward s']:.2f}, the model says {1e3 * model.forward_seconds:.2f}",
+            flush=True,
+        )
+    found["eigh s"] = {}
+    for d in (1024, 1728, 2048) if device == "cpu" else (1024, 2048, 4096, 4608, 8192, 11008):
+        gram = torch.randn(d, d, dtype=torch.float64, device=device)
+        gram = gram @ gram.mT
+        found["eigh s"][d] = min(timed(lambda gram=gram: torch.linalg.eigh(gram), device) for _ in range(2))
+    print("eigh", found["eigh s"])
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--measure", action="store_true")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    record = {"provenance": provenance(), **(measure() if options.measure else report())}
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

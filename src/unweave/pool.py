@@ -1,0 +1,138 @@
+"""What the ranks have found, put together: sums, counts and outcomes. On one process, what it has found itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from unweave.batches import Doubts, Inputs, Loader, Samples, checked, map_tensors, run
+from unweave.distributed import add_up, exchange, rank, ranks, together
+from unweave.errors import DataError, ModelError
+from unweave.fsdp import in_step, is_spread
+from unweave.grams import LayerGrams
+from unweave.outcomes import Outcomes, observe
+from unweave.shard import Opened, check_share, require_shares
+
+
+def pooled(grams: LayerGrams) -> LayerGrams:
+    """The Grams of all ranks' samples together, on every rank; these ones are used up.
+
+    Raises:
+        RankError: another rank failed.
+    """
+    if ranks() == 1:
+        return grams
+    counts = exchange("the sums", (grams.samples, [info.rows for info in grams.layers.values()]))
+    add_up([grams.grouped(name) for name in grams])
+    rows = [sum(theirs) for theirs in zip(*(theirs for _, theirs in counts), strict=True)]
+    layers = {n: replace(info, rows=k) for (n, info), k in zip(grams.layers.items(), rows, strict=True)}
+    origin = replace(grams.origin, samples=sum(samples for samples, _ in counts))
+    return LayerGrams({name: grams.grouped(name) for name in grams}, layers, origin, grams.held_out)
+
+
+def facts_about(grams: LayerGrams) -> dict[str, str]:
+    """What ranks must have in common before they work with Grams."""
+    return {
+        "set of Grams": f"{grams.origin.model[:12]} {grams.samples} samples",
+        "choice of layers": " ".join(f"{name}:{info.weight_shape}" for name, info in grams.layers.items()),
+    }
+
+
+def observe_shares(net: nn.Module, loader: Loader, what: str, device: torch.device) -> Outcomes:
+    """The outcomes of a model (already at rest) on the shares of all ranks, rank by rank.
+
+    Raises:
+        DataError: a batch that cannot be used, or no sample on any rank.
+    """
+    doubts = Doubts(later=device.type != "cpu")
+    share = opened(loader, what)
+    with apart(net, f"the {what} data"):
+        batches = checked(share, what, device, doubts, may_be_empty=ranks() > 1)
+        if is_spread(net):
+            batches = in_step(batches, what, lambda inputs: run(net, inputs))
+        own = observe(net, batches, doubts)
+    return _joined(exchange(f"the outcomes of the {what} data", own), what)
+
+
+def opened(loader: Loader, what: str) -> Loader:
+    """A rank's share, seen to be one; on one process the loader itself.
+
+    Raises:
+        DataError: it is padded, or another rank's as well.
+    """
+    if ranks() == 1:
+        return loader
+    with together(f"the {what} loader"):
+        check_share(loader, what)
+        share = Opened(loader, what)
+    require_shares(share, what)
+    return share
+
+
+def apart(net: nn.Module, stage: str) -> AbstractContextManager[None]:
+    """:func:`together`, where the ranks do run the model by themselves; a spread one they run in step anyway."""
+    return nullcontext() if is_spread(net) else together(stage)
+
+
+def observe_together(net: nn.Module, samples: Samples, size: int) -> Outcomes:
+    """The outcomes of a model (already at rest) on samples that every rank has, each rank running some batches of them.
+
+    Raises:
+        ModelError: on every rank, where outputs are not finite on one.
+    """
+    if ranks() == 1:
+        return observe(net, samples.pairs(size))
+    batches = list(samples.batches(size))
+    failure, own = None, Outcomes.none()
+    with together("a look at the forget set"):
+        try:
+            own = observe(net, [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]])
+        except ModelError as error:  # the request decides what to make of it, and all ranks must decide the same
+            failure = str(error)
+    heard = exchange("the outcomes of the forget set", (own, failure))
+    failures = [words for _, words in heard if words is not None]
+    if failures:
+        raise ModelError(failures[0])
+    return in_order(_joined([theirs for theirs, _ in heard], "forget"), [positions for _, _, positions in batches])
+
+
+def in_order(outcomes: Outcomes, positions: Sequence[Tensor]) -> Outcomes:
+    """Outcomes that came rank by rank, each with every n-th batch, as the samples stand; positions are by batch."""
+    if ranks() == 1:
+        return outcomes
+    came = torch.cat([positions[i] for r in range(ranks()) for i in range(r, len(positions), ranks())])
+    return outcomes.where(came.cpu().argsort())
+
+
+def _joined(parts: Sequence[Outcomes], what: str) -> Outcomes:
+    found = [part for part in parts if len(part)]
+    if not found:
+        raise DataError(f"The {what} loader is empty on every rank. Pass loaders with at least one sample.")
+    return found[0] if len(parts) == 1 else Outcomes.concat(found)
+
+
+def gathered_samples(loader: Loader, what: str, device: torch.device) -> Samples:
+    """The samples of all ranks' shares, on every rank, in the order that :func:`unweave.shard` took them from.
+
+    Raises:
+        DataError: a batch that cannot be used, or no sample on any rank.
+    """
+    if ranks() == 1:
+        return Samples.load(loader, what, device)
+    share = opened(loader, what)
+    with together(f"the {what} data"):
+        own = list(checked(share, what, may_be_empty=True))
+    shares = exchange(f"the samples of the {what} data", [(_moved(x, "cpu"), y.cpu()) for x, y in own])
+    longest = max(len(share) for share in shares)
+    batches = [share[i] for i in range(longest) for share in shares if i < len(share)]
+    if not batches:
+        raise DataError(f"The {what} loader is empty on every rank. Pass loaders with at least one sample.")
+    return Samples([(_moved(inputs, device), labels.to(device)) for inputs, labels in batches])
+
+
+def _moved(inputs: Inputs, device: torch.device | str) -> Inputs:
+    return map_tensors(inputs, lambda t: t.to(device))
