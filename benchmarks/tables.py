@@ -1,4 +1,4 @@
-"""The README's table and its sentence on seeds, made from results/demo.json; a test fails when they differ.
+"""The README's tables, made from what is in results/; a test fails when they differ.
 
 python benchmarks/tables.py        # write them into README.md
 """
@@ -7,11 +7,20 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- results/demo.json -->", "<!-- end -->"
+ENSEMBLE_START, ENSEMBLE_END = "<!-- results/ensemble-allcnn.json -->", "<!-- end of the ensemble -->"
+METHODS = {
+    "original": "original",
+    "match": "unlearned, `match`",
+    "paper": "unlearned, `paper`",
+    "retrained": "retrained",
+}
+SETS = ("retained", "forgotten", "test", "held-out of its class")
 
 
 def demo_text(document: dict[str, Any]) -> str:
@@ -52,7 +61,47 @@ def demo_block(root: Path = ROOT) -> str:
     return f"{START}\n{demo_text(json.loads((root / 'results/demo.json').read_text()))}\n{END}"
 
 
-if __name__ == "__main__":
+def ensemble_block(root: Path = ROOT) -> str:
+    """Errors of many AllCNNs, mean and standard deviation, and what the two attacks make of them."""
+    document = json.loads((root / "results/ensemble-allcnn.json").read_text())
+    models = list(document["models"].values())
+    lines = [
+        "| network | retained | forgotten | test | held-out of their class | seconds | XGBoost attack | U-LiRA |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for name, title in METHODS.items():
+        cells = [_mean_and_spread([model[name][key] for model in models]) for key in SETS]
+        cells.append(f"{statistics.median(model[name]['seconds'] for model in models):.1f}")
+        cells += [_auc(root, name, attack) for attack in ("xgboost", "u-lira")]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    gpu = document["made_by"]["gpu"]
+    text = f"{len(models)} networks of each kind, mean ± standard deviation, on one {gpu}."
+    return "\n".join([ENSEMBLE_START, *lines, "", text, ENSEMBLE_END])
+
+
+def _mean_and_spread(values: list[float]) -> str:
+    return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
+
+
+def _auc(root: Path, name: str, attack: str) -> str:
+    """Of unlearned against retrained models; for the original and the retrained ones, the control and the floor."""
+    audit = json.loads(
+        (root / f"results/audit-allcnn-{name if name in ('match', 'paper') else 'match'}.json").read_text()
+    )
+    found = next(found for found in audit["attacks"] if found["name"] == attack)
+    auc = found[name if name in ("original", "retrained") else "unlearned"]["auc"]
+    return f"{auc['value']:.2f} ({auc['low']:.2f}–{auc['high']:.2f})"
+
+
+def write_blocks() -> None:
+    """Put both tables into the README, between their markers."""
     readme = ROOT / "README.md"
-    pattern = re.compile(re.escape(START) + ".*?" + re.escape(END), re.DOTALL)
-    readme.write_text(pattern.sub(lambda match: demo_block(), readme.read_text()))
+    text = readme.read_text()
+    for start, end, block in ((START, END, demo_block()), (ENSEMBLE_START, ENSEMBLE_END, ensemble_block())):
+        pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
+        text = pattern.sub(lambda match, block=block: block, text)
+    readme.write_text(text)
+
+
+if __name__ == "__main__":
+    write_blocks()

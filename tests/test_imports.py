@@ -30,6 +30,7 @@ ORDER = [
     {"fit", "space"},
     {"losses", "config", "presets", "trust"},
     {"stopping"},
+    {"captured"},
     {"descent"},
     {"result"},
     {"walk"},

@@ -45,6 +45,10 @@ def tensors_of(inputs: Inputs) -> Iterator[Tensor]:
             yield from tensors_of(value)
 
 
+LOOK_ELEMENTS = 1 << 23
+"""How many numbers of inputs a GPU looks at together, where nothing has to be kept for a backward pass."""
+
+
 class Doubts:
     """Checks of values, raised at once or, where asking would make the host wait for a GPU, once a pass is done.
 
@@ -257,6 +261,13 @@ class Samples:
         for i in order.tolist():
             inputs, labels = self._batches[i]
             yield inputs, labels, torch.arange(starts[i], starts[i + 1], device=labels.device)
+
+    def look_size(self, size: int) -> int:
+        """How many samples to look at together: on a GPU more than in a step, as long as the inputs stay small."""
+        if self._joined is None or self.labels.device.type == "cpu":
+            return size
+        each = sum(t.numel() for t in tensors_of(self._joined)) // len(self)
+        return max(size, LOOK_ELEMENTS // max(each, 1))
 
     def pairs(self, size: int) -> Iterator[tuple[Inputs, Tensor]]:
         """Yield (inputs, labels) in order: a loader of this set."""

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from unweave.batches import Inputs, Samples, map_tensors, run
+from unweave.captured import Captured
 from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
@@ -62,13 +63,17 @@ class Descent:
         self.trust_path = trust_path
         # Low-precision weights would round small steps away: walk in float32, show the model the rounded values.
         self._masters = {n: w.detach().float() for n, w in weights.items() if w.dtype in (torch.bfloat16, torch.half)}
-        self.reset_moments()
-
-    def reset_moments(self) -> None:
-        """Forget the moments of adam; the next step is the first."""
+        device = next((w.device for w in weights.values()), None)
         self._first: State = {}
         self._second: State = {}
-        self._steps = 0
+        self._steps = torch.zeros((), dtype=torch.float64, device=device)
+        self._size = torch.zeros((), dtype=torch.float64, device=device)
+        self._captured: dict[BatchLoss, Captured] = {}
+
+    def reset_moments(self) -> None:
+        """Forget the moments of adam; the next step is the first. In place: a captured step knows them by address."""
+        for moment in (*self._first.values(), *self._second.values(), self._steps):
+            moment.zero_()
 
     def moving(self) -> dict[str, Tensor]:
         """Every tensor that a step changes."""
@@ -103,11 +108,23 @@ class Descent:
         # Numbers stay on the device until the end: to read one earlier would make the host wait in every step.
         losses: list[Tensor] = []
         factors: list[Tensor] = []
-        for inputs, labels, positions in samples.batches(batch_size, order):
+        self._size.fill_(size)
+
+        def step(inputs: Inputs, labels: Tensor, positions: Tensor) -> Tensor:
             value, grads = self._gradient(loss, inputs, labels, positions)
-            losses.append(value)
-            factors.append(self._step(grads, size, relative))
-        return EpochReport(torch.stack(losses).mean().item(), torch.stack(factors).mean().item())
+            factors.append(self._step(grads, relative))
+            return value
+
+        taken = self._captured.setdefault(loss, Captured(step)) if self._can_be_replayed() else step
+        for inputs, labels, positions in samples.batches(batch_size, order):
+            losses.append(taken(inputs, labels, positions))
+        mean = torch.stack(factors).mean().item() if relative and self.rule == "sgd" else size
+        return EpochReport(torch.stack(losses).mean().item(), mean)
+
+    def _can_be_replayed(self) -> bool:
+        """Not where dropout draws anew, where ranks talk in every step, or where the weights are made of others."""
+        still = not any(module.training for module in self.net.modules())
+        return still and self.rule == "adam" and self.trust is None and ranks() == 1
 
     def _gradient(self, loss: BatchLoss, inputs: Inputs, labels: Tensor, positions: Tensor) -> tuple[Tensor, State]:
         """The loss of a batch, a mean over its samples, and its gradients; each rank sees to some of the samples."""
@@ -128,17 +145,17 @@ class Descent:
         sum_over_ranks([*found.values(), value])
         return value, found
 
-    def _step(self, grads: State, size: float, relative: bool) -> Tensor:
+    def _step(self, grads: State, relative: bool) -> Tensor:
         moving = self.moving()
         steps = {name: self._project(name, grad) for name, grad in grads.items()}
-        factor = torch.tensor(size, dtype=torch.float64)
+        factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
         elif relative:
             # What rounding leaves of the core part must be small beside the step, not beside the gradient.
             steps = {name: self._project(name, step) for name, step in steps.items()}
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
-            factor = torch.where(length > 0, size / length, 0.0)
+            factor = torch.where(length > 0, self._size / length, 0.0)
         for name, step in steps.items():
             scale = -factor * (TRUST_LR if name not in self.weights else 1.0)
             self._move(name, moving[name], scale.to(step.dtype) * step)
@@ -154,13 +171,14 @@ class Descent:
         return grad.float() if name in self._masters else grad
 
     def _precondition(self, grads: State) -> State:
-        self._steps += 1
+        self._steps.add_(1)
+        rate, unbias = 1 - 0.9**self._steps, 1 - 0.999**self._steps
         steps: State = {}
         for name, g in grads.items():
             m = self._first.setdefault(name, torch.zeros_like(g)).mul_(0.9).add_(g, alpha=0.1)
             v = self._second.setdefault(name, torch.zeros_like(g)).mul_(0.999).addcmul_(g, g, value=0.001)
-            unbiased = (v / (1 - 0.999**self._steps)).sqrt_().add_(1e-8)
-            steps[name] = self._project(name, m / (1 - 0.9**self._steps) / unbiased)
+            unbiased = (v / unbias).sqrt_().add_(1e-8)
+            steps[name] = self._project(name, m / rate / unbiased)
         return steps
 
     @torch.no_grad()

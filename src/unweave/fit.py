@@ -97,12 +97,17 @@ def fit(
         raise DataError(f"The training loader {held}. A training set has at least two samples.")
     held_out = None
     if val is not None:
-        with at_rest(net):
-            held_out = ClassProfile.of(observe_shares(net, val, "validation", device_of(net)))
+        held_out = profile(net, val)
     reshard(net)
     if kept is not None:
         kept.remove()
     return LayerGrams({name: grams.grouped(name).cpu() for name in grams}, grams.layers, grams.origin, held_out)
+
+
+def profile(net: nn.Module, val: Loader) -> ClassProfile:
+    """What is kept of held-out samples: aggregates per class of the network's outputs on them."""
+    with at_rest(net, exact=False):
+        return ClassProfile.of(observe_shares(net, val, "validation", device_of(net)))
 
 
 def _begin(

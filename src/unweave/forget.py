@@ -13,13 +13,13 @@ from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, MismatchError
-from unweave.fit import Progress, stream
+from unweave.fit import Progress, profile, stream
 from unweave.fsdp import require_whole
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes
-from unweave.pool import facts_about, gathered_samples, in_order, observe_shares, pooled
+from unweave.pool import facts_about, gathered_samples, in_order, pooled
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.space import CoreSpace
@@ -74,7 +74,7 @@ def forget(
     digests = _check_request(original, samples, grams, config, val)
 
     home, grams_here = grams.device, grams.to(device_of(original))
-    given, before = _given(original, samples, grams, config.batch_size)
+    given, before = _given(original, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
@@ -186,8 +186,7 @@ def _held_out(original: nn.Module, grams: LayerGrams, val: Loader | None, before
     kept = grams.held_out
     if val is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
         return kept
-    with at_rest(original):
-        return ClassProfile.of(observe_shares(original, val, "validation", device_of(original)))
+    return profile(original, val)
 
 
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:

@@ -177,5 +177,5 @@ def _whole(value: Tensor) -> Tensor:
 
 def bytes_of(tensor: Tensor) -> bytes:
     """The raw bytes of a tensor, in logical order whatever its memory format."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().contiguous().cpu().reshape(-1)  # a GPU puts channels in order in no time
     return flat.view(torch.uint8).numpy().tobytes()

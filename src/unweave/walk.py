@@ -75,11 +75,15 @@ class Walk:
         self._told = 0
         self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
         self._ruined = False
+        self._targets: Tensor | None = None
         self._aim_at(goal)
 
     def _aim_at(self, goal: Goal) -> None:
         """Descend to a goal from now on."""
-        self._targets = None if goal.margins is None else goal.margins.to(self.samples.labels.device)
+        if goal.margins is None or self._targets is None:
+            self._targets = None if goal.margins is None else goal.margins.to(self.samples.labels.device, copy=True)
+        else:
+            self._targets.copy_(goal.margins)  # in place, for a captured step knows them by address
 
     def _advance(self, now: Seen) -> Seen | None:
         """One epoch; a ruin is undone and tried again at half the step. None when that was of no use.
@@ -165,7 +169,7 @@ class Walk:
         with torch.no_grad():
             model = self.descent.model()
             try:
-                outcomes = observe_together(model, self.samples, self.config.batch_size)
+                outcomes = observe_together(model, self.samples, self.samples.look_size(self.config.batch_size))
                 val = self._look_at_val(model) if with_val else None
             except ModelError:
                 if epoch == 0:

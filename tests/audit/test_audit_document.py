@@ -12,7 +12,7 @@ from worlds import World, fair
 
 import unweave.report
 from unweave.audit.document import Story, document, save
-from unweave.audit.evidence import Before, Evidence
+from unweave.audit.evidence import Before, Evidence, Yardstick
 from unweave.audit.examine import examine
 from unweave.audit.files import arrays_of, load_evidence, save_evidence
 from unweave.errors import DataError, StoreError
@@ -75,6 +75,22 @@ def test_evidence_survives_a_file(tmp_path: Path) -> None:
         for (part, before), (_, after) in zip(one.parts(), two.parts(), strict=True):
             np.testing.assert_allclose(after.logits, before.logits, rtol=1e-6, err_msg=part)
             np.testing.assert_array_equal(after.labels, before.labels)
+
+
+def test_references_and_earlier_requests_survive_a_file_and_are_used(tmp_path: Path) -> None:
+    world = World(forget=100, held_out=600)
+    world.labels["held_out"] = np.arange(600) % 10  # in turns, as data sets often are
+    unlearned, original = world.answers(memory=0.0), world.answers(memory=3.0)
+    others = world.answers(memory=0.0, models=2)
+    assert others.held_out is not None
+    yardstick = Yardstick(others.forget, np.ones((2, 100), dtype=bool), others.held_out)
+    before = {"may": Before(unlearned.forget, original.forget)}
+    evidence = Evidence(unlearned, original, references=yardstick, earlier=before)
+    save_evidence(tmp_path / "e.npz", **dict(arrays_of(evidence)))
+    found = valid(load_evidence(tmp_path / "e.npz"))
+    assert found["tier"]["name"] == "T1"  # type: ignore[index]
+    assert "rmia" in {attack["name"] for attack in found["attacks"]}  # type: ignore[attr-defined]
+    assert found["earlier"][0]["title"] == "may"  # type: ignore[index]
 
 
 def test_an_unknown_array_is_not_written(tmp_path: Path) -> None:

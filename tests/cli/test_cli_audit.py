@@ -63,6 +63,16 @@ def test_a_retrained_network_makes_it_t3(forgotten: Path, toy: Toy, cli: Cli) ->
     assert found["attacks"][0]["retrained"]["samples"][0] == 24
 
 
+def test_an_earlier_request_is_tested_again(forgotten: Path, cli: Cli) -> None:
+    (forgotten / "may.txt").write_text("\n".join(map(str, range(60, 90))))
+    assert cli("audit", "--ids", "ids.txt", "--earlier", "may.txt").code in (3, 4)
+    found = json.loads((forgotten / "audit.json").read_text())
+    jsonschema.validate(found, SCHEMA)
+    assert [request["title"] for request in found["earlier"]] == ["may"]
+    assert found["earlier"][0]["samples"] == 30
+    assert found["earlier"][0]["outcome"] != "pass", "these were never forgotten"
+
+
 def test_classes_and_poison_say_what_they_are(fitted: Path, cli: Cli) -> None:
     assert cli("forget", "--classes", "2").code == 0
     assert cli("audit", "--classes", "2").code in (0, 3, 4)
@@ -132,6 +142,12 @@ def broken(world: World, **changes: object) -> dict[str, object]:
         ({"original_forget": None}, "no original_forget"),
         ({"forget_labels": np.full(300, 1.5)}, "whole numbers"),
         ({"unlearned_guess": np.zeros(3)}, "Unknown array"),
+        ({"seconds_unlearned": np.array([1.0, 2.0])}, "seconds_unlearned"),
+        ({"seconds_unlearned": np.array(np.nan)}, "seconds_unlearned"),
+        ({"class_names": np.array("one")}, "class names"),
+        ({"class_names": np.array(["a"] * CLASSES)}, "same name"),
+        ({"earlier_may_labels": np.zeros(3, dtype=int)}, "earlier_may_unlearned"),
+        ({"unlearned_forget": np.zeros((300, CLASSES)) + 1j}, "complex"),
     ],
 )
 def test_bad_arrays_are_named_and_nothing_is_written(

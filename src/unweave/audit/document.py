@@ -80,7 +80,12 @@ def save(result: Mapping[str, Any], path: str | PathLike[str]) -> None:
     Raises:
         StoreError: the file cannot be written.
     """
-    write_atomically(path, (json.dumps(result, indent=1, allow_nan=False) + "\n").encode())
+    write_atomically(path, as_json(result).encode())
+
+
+def as_json(result: Mapping[str, Any]) -> str:
+    """The document as text; a number that is not finite is a mistake, and raises ValueError."""
+    return json.dumps(result, indent=1, allow_nan=False) + "\n"
 
 
 def _made_by() -> dict[str, str]:

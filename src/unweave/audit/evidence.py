@@ -21,6 +21,8 @@ Answer = Outputs | Ensemble
 
 GROUPS = ("original", "unlearned", "retrained")
 PARTS = ("forget", "held out", "retained")
+OVERLAP = 0.01
+"""Share of held-out samples that may have the outputs of a forget sample, by chance."""
 MANY = 3
 """Models a group must have for the attacks that learn from other models."""
 
@@ -112,6 +114,10 @@ class Evidence:
             same_samples(**{name: answer for name, answer in answers.items() if answer is not None})
         if self.class_names and len(self.class_names) != self.unlearned.forget.classes:
             raise DataError(f"{len(self.class_names)} class names for {self.unlearned.forget.classes} classes.")
+        if len(set(self.class_names)) < len(self.class_names):
+            raise DataError("Two classes have the same name. Give each its own.")
+        _check_yardsticks_are_others(self)
+        _check_no_overlap(self)
         _check_yardstick(self.references, self.unlearned)
         if self.earlier and self.unlearned.held_out is None:
             raise DataError("Earlier requests are tested against held-out samples, which are missing.")
@@ -173,6 +179,29 @@ def _described(answers: Answers) -> str:
     count = len(answers.forget)
     sets = ", ".join(f"{part} ({answer.samples} samples)" for part, answer in answers.parts())
     return f"{count} model{'s' if count > 1 else ''} on {sets}"
+
+
+def _check_yardsticks_are_others(evidence: Evidence) -> None:
+    """Refuse a network that is its own yardstick: whatever it does would be right."""
+    named = dict(evidence.groups())
+    for one, other in (("unlearned", "retrained"), ("original", "retrained")):
+        pair = [named[name].forget.logits for name in (one, other) if name in named]
+        if len(pair) == 2 and any(np.array_equal(a, b) for a in pair[0] for b in pair[1]):
+            raise DataError(f"An {one} and a {other} network say exactly the same. Was one file given twice?")
+
+
+def _check_no_overlap(evidence: Evidence) -> None:
+    """Refuse held-out samples that are in the forget set, found by the original's outputs: they are no strangers."""
+    answers = evidence.original
+    if answers is None or answers.held_out is None:
+        return
+    forget = {row.tobytes() for row in answers.forget.logits[0]}
+    same = sum(row.tobytes() in forget for row in answers.held_out.logits[0])
+    if len(forget) > 1 and same > OVERLAP * answers.held_out.samples:
+        raise DataError(
+            f"{same} of {answers.held_out.samples} held-out samples get the very outputs of a sample of the forget "
+            "set, so they seem to be the same samples. Give held-out samples that nobody was trained on."
+        )
 
 
 def _check_yardstick(references: Yardstick | None, unlearned: Answers) -> None:

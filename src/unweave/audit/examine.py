@@ -6,12 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from unweave.audit.attack import Attack, AttackResult, DistanceResult
 from unweave.audit.evidence import Before, Evidence, Yardstick
 from unweave.audit.inside import Inside
 from unweave.audit.limits import Thresholds
 from unweave.audit.measure import Separation, separate
+from unweave.audit.outputs import Ints
 from unweave.audit.verdict import Verdict, judge
 from unweave.errors import ConfigError
 
@@ -19,7 +21,7 @@ Progress = Callable[[str], None]
 """Called with the name of what is begun."""
 
 STRANGER_ATTACKS = ("margin", "entropy", "confidence")
-ENSEMBLE_ATTACKS = ("xgboost", "u-lira", "klom")
+ENSEMBLE_ATTACKS = ("xgboost", "lira", "u-lira", "klom")
 ATTACKS = (*STRANGER_ATTACKS, "ks", "rmia", *ENSEMBLE_ATTACKS)
 """Every attack and distance by name, in the order they run."""
 
@@ -84,8 +86,13 @@ def examine(
     if inside is not None:
         attacks, distances = attacks + inside.attacks, distances + inside.distances
     earlier = {title: _again(evidence, before, seed) for title, before in evidence.earlier.items()}
-    verdict = judge(evidence, attacks, earlier, limits)
-    left_out = [] if inside is None else inside.left_out
+    possible = _wanted(evidence, None)
+    verdict = judge(evidence, attacks, earlier, limits, complete=len(wanted) == len(possible), seed=seed)
+    left_out = [] if inside is None else list(inside.left_out)
+    if len(wanted) < len(possible):
+        left_out.append(
+            f"Attacks that were possible but not asked for: {', '.join(sorted(set(possible) - set(wanted)))}."
+        )
     return Audit(evidence, limits, attacks, distances, earlier, verdict, left_out, seed)
 
 
@@ -152,9 +159,8 @@ def _by_references(evidence: Evidence, references: Yardstick, seed: int) -> Atta
     """RMIA: half of the held-out samples is the population, the other half are the strangers to be scored."""
     from unweave.audit.rmia import RMIA
 
-    own = np.isin(references.held_out.labels, evidence.forget_classes)
-    even = np.arange(len(own)) % 2 == 0
-    strangers, population = own & even, ~(own & even)
+    strangers = _half_of_each_class(references.held_out.labels, evidence.forget_classes, seed)
+    population = ~strangers
     found: dict[str, Separation] = {}
     for group, answers in evidence.groups():
         if answers.held_out is None:
@@ -167,8 +173,18 @@ def _by_references(evidence: Evidence, references: Yardstick, seed: int) -> Atta
             sides.append((positives, attack.score(*rest)))
         positives, negatives = (np.stack(side) for side in zip(*sides, strict=True))
         classes = (answers.forget.labels, references.held_out.labels[strangers])
-        found[group] = separate(positives, negatives, classes=classes, seed=seed)
+        found[group] = separate(positives, negatives, classes=classes, same_models=True, seed=seed)
     return _result(RMIA, found)
+
+
+def _half_of_each_class(labels: Ints, classes: Collection[int], seed: int) -> NDArray[np.bool_]:
+    """A random half of the samples of each of some classes, [n]."""
+    chosen = np.zeros(len(labels), dtype=bool)
+    rng = np.random.default_rng(seed)
+    for label in classes:
+        own = rng.permutation(np.flatnonzero(labels == label))
+        chosen[own[: (len(own) + 1) // 2]] = True
+    return chosen
 
 
 # ---------------------------------------------------------------------------------------------- with ensembles (T2)

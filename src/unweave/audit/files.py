@@ -6,6 +6,8 @@
 | unlearned_forget, unlearned_held_out, original_forget … | [n, C] or [models, n, C] | logits                        |
 | references_forget, references_held_out                  | [models, n, C]           | logits of reference models    |
 | references_out                                          | [models, n]              | true where trained without it |
+| earlier_TITLE_labels                                    | [n]                      | of an earlier request         |
+| earlier_TITLE_unlearned, earlier_TITLE_original         | [n, C] or [models, n, C] | logits                        |
 | class_names                                             | [C]                      | text                          |
 | seconds_unlearned, seconds_retrained                    | one number               | what it took to make one      |
 
@@ -14,6 +16,7 @@ Only ``forget_labels`` and ``unlearned_forget`` must be there.
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections.abc import Iterator, Mapping
 from os import PathLike
@@ -23,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from unweave.audit.evidence import GROUPS, Answers, Evidence, Task, Yardstick
+from unweave.audit.evidence import GROUPS, Answers, Before, Evidence, Task, Yardstick
 from unweave.audit.outputs import Ensemble
 from unweave.errors import DataError, StoreError
 
@@ -37,6 +40,8 @@ KNOWN = (
     "references_out",
     "class_names",
 )
+PARTS_OF_EARLIER = ("labels", "unlearned", "original")
+EARLIER = re.compile(f"earlier_(.+)_({'|'.join(PARTS_OF_EARLIER)})")
 
 
 def load_evidence(path: str | PathLike[str], task: Task = "samples", same_original: bool = False) -> Evidence:
@@ -47,7 +52,7 @@ def load_evidence(path: str | PathLike[str], task: Task = "samples", same_origin
         DataError: arrays that are missing, unknown, or do not fit together.
     """
     arrays = _read(Path(path))
-    unknown = sorted(set(arrays) - set(KNOWN))
+    unknown = [name for name in sorted(arrays) if name not in KNOWN and not EARLIER.fullmatch(name)]
     if unknown:
         raise DataError(f"Unknown array {', '.join(unknown)} in {path}. Supported: {', '.join(KNOWN)}.")
     for name in ("forget_labels", "unlearned_forget"):
@@ -55,8 +60,9 @@ def load_evidence(path: str | PathLike[str], task: Task = "samples", same_origin
             raise DataError(f"{path} has no array {name}. It has: {', '.join(sorted(arrays)) or 'nothing'}.")
     original, unlearned, retrained = (_answers(arrays, group) for group in GROUPS)
     assert unlearned is not None
-    names = [str(name) for name in arrays.get("class_names", np.array([], dtype=str))]
-    return Evidence(unlearned, original, retrained, _yardstick(arrays), task, names, same_original)
+    names = [str(name) for name in np.atleast_1d(arrays.get("class_names", np.array([], dtype=str)))]
+    given = unlearned, original, retrained, _yardstick(arrays)
+    return Evidence(*given, task, names, same_original, _earlier(arrays))
 
 
 def save_evidence(path: str | PathLike[str], **arrays: Any) -> None:
@@ -70,7 +76,7 @@ def save_evidence(path: str | PathLike[str], **arrays: Any) -> None:
 
     from unweave.files import write_atomically
 
-    unknown = sorted(set(arrays) - set(KNOWN))
+    unknown = [name for name in sorted(arrays) if name not in KNOWN and not EARLIER.fullmatch(name)]
     if unknown:
         raise DataError(f"Unknown array {', '.join(unknown)}. Supported: {', '.join(KNOWN)}.")
     table = {name: np.asarray(value) for name, value in arrays.items()}
@@ -78,6 +84,20 @@ def save_evidence(path: str | PathLike[str], **arrays: Any) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **compact)
     write_atomically(path, buffer.getvalue())
+
+
+def _earlier(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Before]:
+    """Earlier requests by their titles."""
+    titles = sorted({match[1] for match in map(EARLIER.fullmatch, arrays) if match})
+    found = {}
+    for title in titles:
+        labels, unlearned, original = (arrays.get(f"earlier_{title}_{part}") for part in PARTS_OF_EARLIER)
+        if labels is None or unlearned is None:
+            raise DataError(f"The earlier request {title} needs earlier_{title}_labels and earlier_{title}_unlearned.")
+        groups = [None if a is None else _many(a, labels, f"earlier_{title}") for a in (unlearned, original)]
+        assert groups[0] is not None
+        found[title] = Before(groups[0], groups[1])
+    return found
 
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
@@ -101,15 +121,25 @@ def _answers(arrays: Mapping[str, NDArray[Any]], group: str) -> Answers | None:
         return None
     if "forget" not in there:
         raise DataError(f"There is {group}_{next(iter(there))}, but no {group}_forget.")
-    seconds = arrays.get(f"seconds_{group}")
-    return Answers(**there, seconds=None if seconds is None else float(seconds))
+    return Answers(**there, seconds=_seconds(arrays.get(f"seconds_{group}"), group))
+
+
+def _seconds(value: NDArray[Any] | None, group: str) -> float | None:
+    if value is None:
+        return None
+    if value.size != 1 or not np.issubdtype(value.dtype, np.number) or not 0 <= float(value.item()) < np.inf:
+        raise DataError(f"Invalid seconds_{group}: {value}. Expected one number, not below 0.")
+    return float(value.item())
 
 
 def _ensemble(arrays: Mapping[str, NDArray[Any]], name: str, part: str) -> Ensemble:
     labels = arrays.get(f"{part}_labels")
     if labels is None:
         raise DataError(f"The labels are missing: {name} needs {part}_labels.")
-    logits = arrays[name]
+    return _many(arrays[name], labels, name)
+
+
+def _many(logits: NDArray[Any], labels: NDArray[Any], name: str) -> Ensemble:
     return Ensemble.of(logits[None] if logits.ndim == 2 else logits, labels, name)
 
 
@@ -122,7 +152,10 @@ def _yardstick(arrays: Mapping[str, NDArray[Any]]) -> Yardstick | None:
         raise DataError(f"There is {there[0]}, but not {' and '.join(set(names) - set(there))}.")
     forget, held_out = _ensemble(arrays, names[0], "forget"), _ensemble(arrays, names[1], "held_out")
     out = arrays.get("references_out")
-    mask = np.ones(forget.logits.shape[:2], dtype=bool) if out is None else np.asarray(out, dtype=bool)
+    mask = np.ones(forget.logits.shape[:2], dtype=bool) if out is None else np.asarray(out)
+    if not np.isin(mask, (0, 1)).all():
+        raise DataError("Invalid references_out: expected true or false for each model and sample.")
+    mask = mask.astype(bool)
     return Yardstick(forget, mask, held_out)
 
 
@@ -140,5 +173,10 @@ def arrays_of(evidence: Evidence) -> Iterator[tuple[str, NDArray[Any]]]:
         yield "references_forget", evidence.references.forget.logits
         yield "references_held_out", evidence.references.held_out.logits
         yield "references_out", evidence.references.out
+    for title, before in evidence.earlier.items():
+        yield f"earlier_{title}_labels", before.unlearned.labels
+        yield f"earlier_{title}_unlearned", before.unlearned.logits
+        if before.original is not None:
+            yield f"earlier_{title}_original", before.original.logits
     if evidence.class_names:
         yield "class_names", np.array([str(name) for name in evidence.class_names])

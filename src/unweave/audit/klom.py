@@ -115,7 +115,7 @@ def _result(
 ) -> DistanceResult:
     return DistanceResult(
         name,
-        f"Divergence of margins from retrained networks (KLoM), {words} over samples",
+        f"KLoM, {words} over samples",
         f"How differently {models} unlearned and {models} retrained networks answer each sample, against how "
         f"differently {models} and {models} retrained networks do. Good is: no more than the floor.",
         details={"per_sample": found},

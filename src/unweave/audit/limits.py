@@ -24,9 +24,19 @@ class Thresholds:
     """How far an attack's AUC may be from where a network that never saw the data stands (0.5, or what the retrained
     network shows). At 0.10, somebody who is shown one forgotten sample and one stranger tells them apart at most six
     times in ten. Smaller values need more samples: 200 forgotten and 1,000 strangers give a 90 % interval of ±0.04."""
+    shape: float = 0.14
+    """How far apart the margins' distribution on the forget set may be from what it should be (Kolmogorov–Smirnov): for
+    normals, an AUC that is 0.10 off is 0.14 here. It sees what a mean hides, such as half too little and half too
+    much. Two samples of 200 differ by 0.14 one time in twenty by chance alone."""
+    surest: float = 5.0
+    """Percent of the forgotten samples that may be among the surest cases, where one percent of strangers are. Twenty
+    percent of the samples left as they were typically bring it there while the AUC hardly moves."""
     held_out_rise: float = 2.0
     """Points by which the held-out error may exceed the original's (or the retrained network's, if there is one): what
     a second training run with another seed often costs."""
+    class_rise: float = 5.0
+    """The same for the classes of the forgotten samples alone, in their proportions; there are fewer samples of them,
+    and held-out samples that resemble the forgotten ones do become a little harder."""
     retained_rise: float = 2.0
     """The same for samples that should have been kept."""
     forget_gap: float = 10.0
@@ -41,7 +51,7 @@ class Thresholds:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            most = 0.5 if field.name == "auc" else 100.0
+            most = {"auc": 0.5, "shape": 1.0}.get(field.name, 100.0)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < most:
                 raise ConfigError(f"Invalid threshold {field.name}: {value!r}. Supported: above 0, below {most:g}.")
 

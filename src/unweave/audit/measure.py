@@ -223,14 +223,16 @@ def _resampling(
     negatives are matched to the classes that were drawn.
     """
     count = len(strata[0])
+    # Apart, so that groups with other numbers of models still share the draw of samples, for the same seed.
+    rng, models_rng = rng.spawn(2)
     strangers = _strangers(strata[1], rng)
 
     def draw() -> tuple[Floats, Floats]:
         up = np.bincount(rng.integers(count, size=count), minlength=count) / count
         shares = np.asarray(np.bincount(strata[0], up, 1 + strata[0].max()), dtype=np.float64)
         down = up if same_samples else strangers(shares)
-        first = _draw_models(models[0], rng)
-        second = first if same_models else _draw_models(models[1], rng)
+        first = _draw_models(models[0], models_rng)
+        second = first if same_models else _draw_models(models[1], models_rng)
         return np.outer(first, up).ravel(), np.outer(second, down).ravel()
 
     return draw

@@ -66,13 +66,16 @@ class Split:
 
     @classmethod
     def of(cls, models: int, what: str) -> Split:
-        """40/5/5 of 50, in proportion of another number."""
+        """40/5/5 of 50, in proportion of another number, but for validation and test three each where nine are there.
+
+        A single test model has no spread that an interval could show.
+        """
         if models < FEWEST:
             raise DataError(
                 f"{models} {what} model{'s' * (models != 1)}: at least {FEWEST} are needed, one to learn from, one to "
                 "choose settings by and one to test."
             )
-        held = max(1, round(models / 10))
+        held = max(min(3, models // 3), round(models / 10))
         return cls(slice(models - 2 * held), slice(models - 2 * held, models - held), slice(models - held, models))
 
 

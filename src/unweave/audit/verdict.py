@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from unweave.audit.attack import AttackResult
-from unweave.audit.checks import (
-    Check,
-    Outcome,
-    check_attack,
+from unweave.audit.attack_checks import check_attack, check_shape, check_surest
+from unweave.audit.behaviour import (
     check_changed,
     check_followed,
     check_forget_error,
     check_held_out,
+    check_own_classes,
     check_recognised,
     check_retained,
+    check_yardstick,
 )
+from unweave.audit.checks import Check, Outcome
 from unweave.audit.evidence import Evidence
 from unweave.audit.limits import Thresholds
 
@@ -45,22 +46,46 @@ class Verdict:
 
 
 def judge(
-    evidence: Evidence, attacks: Sequence[AttackResult], earlier: Mapping[str, AttackResult], limits: Thresholds
+    evidence: Evidence,
+    attacks: Sequence[AttackResult],
+    earlier: Mapping[str, AttackResult],
+    limits: Thresholds,
+    *,
+    complete: bool = True,
+    seed: int = 0,
 ) -> Verdict:
-    """Ask every question that the evidence can answer, and sum up."""
+    """Ask every question that the evidence can answer, and sum up.
+
+    Args:
+        evidence: what is on the table.
+        attacks: what they found.
+        earlier: earlier requests, attacked again.
+        limits: what is allowed.
+        complete: whether every attack was run that could be; if not, nothing passes.
+        seed: of permutations.
+    """
     judged = [found for found in attacks if found.judged]
     attacked = [check_attack(found, limits, tries=max(1, len(judged))) for found in judged]
-    behaviour = [
+    asked = [
+        *(check_surest(found, limits) for found in judged if found.attack.name == "margin"),
+        check_shape(evidence, limits, seed),
         check_changed(evidence),
+        check_yardstick(evidence),
         check_held_out(evidence, limits),
+        check_own_classes(evidence, limits),
         check_retained(evidence, limits),
         check_forget_error(evidence, limits),
         check_recognised(evidence, limits),
         check_followed(evidence, limits),
     ]
-    again = [replace(check_attack(found, limits, len(earlier)), name=f"{EARLIER}{t}") for t, found in earlier.items()]
-    checks = (*attacked, *(check for check in behaviour if check is not None), *again)
+    again = [
+        replace(check_attack(found, limits, len(earlier), needs_control=False), name=f"{EARLIER}{title}", blind=False)
+        for title, found in earlier.items()
+    ]
+    checks = (*attacked, *(check for check in asked if check is not None), *again)
     outcome = _outcome(evidence, attacked, checks)
+    if outcome == "pass" and not complete:
+        return Verdict("inconclusive", "Only some of the possible attacks were run, by request; those passed.", checks)
     return Verdict(outcome, _sentence(evidence, outcome, checks), checks)
 
 

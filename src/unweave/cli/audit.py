@@ -47,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--poisoned", metavar="FILE", help="the same, and the labels are wrong")
     chosen.add_argument("--classes", metavar="0,3", type=_words, help="all samples of these classes")
     chosen.add_argument("--all", action="store_true", help="all samples of [data] forget")
+    parser.add_argument(
+        "--earlier", action="append", metavar="FILE", help="ids of an earlier request, to be tested again; repeatable"
+    )
     parser.add_argument("--task", choices=("samples", "classes", "poison"), help="with OUTPUTS (default: samples)")
     parser.add_argument(
         "--same-original", action="store_true", help="with OUTPUTS: all unlearned models were made of one original"
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UnweaveError: see :mod:`unweave.audit` and the modules of this package; nothing was written.
     """
-    from unweave.audit.document import document
+    from unweave.audit.document import as_json, document
     from unweave.audit.examine import examine
     from unweave.cli.imports import own_modules
     from unweave.cli.outputs import Staged, check_places, uninterrupted, write_text
@@ -84,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
         audit = examine(evidence, limits, only=arguments.attack, inside=inside, seed=seed)
     found = document(audit, story)
     with Staged() as staged:
-        staged.add(outputs["audit"], write_text(_as_json(found)))
+        staged.add(outputs["audit"], write_text(as_json(found)))
         if "page" in outputs:
             staged.add(outputs["page"], write_text(_page(found)))
         with uninterrupted():
@@ -99,6 +102,8 @@ def _check_usage(arguments: argparse.Namespace) -> None:
     picked = arguments.ids or arguments.poisoned or arguments.classes or arguments.all
     if bool(picked) == bool(arguments.outputs):
         arguments.parser.error("give either OUTPUTS, or one of --ids, --poisoned, --classes, --all")
+    if arguments.outputs and arguments.earlier:
+        arguments.parser.error("--earlier goes with --ids and the like; OUTPUTS has arrays earlier_…")
     if arguments.task and not arguments.outputs:
         arguments.parser.error("--task goes with OUTPUTS; --poisoned and --classes say it themselves")
 
@@ -127,12 +132,6 @@ def _quoted(word: str) -> str:
     import shlex
 
     return shlex.quote(word)
-
-
-def _as_json(found: dict[str, Any]) -> str:
-    from unweave.cli.screen import as_text
-
-    return as_text(found) + "\n"
 
 
 def _page(found: dict[str, Any]) -> str:

@@ -89,8 +89,8 @@ def _require_free(name: str, path: Path) -> None:
     """What a command wrote before is the only copy of a request that was carried out: it is not lost by a repeat."""
     if path.is_file():
         raise ConfigError(
-            f"The {name} would overwrite {path}, which is there already. To go on from an earlier request, name its "
-            "files with --weights and --grams and choose another --out; to overwrite, pass --force."
+            f"The {name} would overwrite {path}, which is there already. Choose another place (to go on from an "
+            "earlier request, name its files with --weights and --grams, and another --out), or pass --force."
         )
 
 

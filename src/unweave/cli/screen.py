@@ -45,7 +45,7 @@ def show(title: str, rows: Mapping[str, str], record: Mapping[str, Any], *, as_j
         print(as_text(record, indent=None))
     elif not quiet:
         table = Table(title=Text(title), show_header=False, title_justify="left")
-        table.add_column(no_wrap=True)
+        table.add_column(max_width=34)
         table.add_column(overflow="fold")
         for name, value in rows.items():
             table.add_row(Text(name), Text(value))

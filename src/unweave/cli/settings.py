@@ -269,7 +269,10 @@ AUDIT_FILES = (
 
 AUDIT_LIMITS = (
     _audit("auc", kinds.NUMBER, "how far from 0.5 (or the retrained network's) an attack's AUC may be", "0.1"),
+    _audit("shape", kinds.NUMBER, "how far the margins' distribution may be from what it should be (KS)", "0.14"),
+    _audit("surest", kinds.NUMBER, "percent of forgotten samples where one percent of strangers is accused", "5.0"),
     _audit("held_out_rise", kinds.NUMBER, "points by which the held-out error may rise", "2.0"),
+    _audit("class_rise", kinds.NUMBER, "points by which their own classes' held-out error may rise", "5.0"),
     _audit("retained_rise", kinds.NUMBER, "points by which the error on retained samples may rise", "2.0"),
     _audit("forget_gap", kinds.NUMBER, "points between unlearned and retrained on the forget set", "10.0"),
     _audit(

@@ -14,13 +14,14 @@ from torch import nn
 
 import unweave
 from unweave.audit.document import Story
-from unweave.audit.evidence import Answers, Evidence, Task, Yardstick
+from unweave.audit.evidence import Answers, Before, Evidence, Task, Yardstick
 from unweave.audit.inside import Inside, look_inside
 from unweave.audit.outputs import collect
 from unweave.audit.references import References
 from unweave.batches import Loader
 from unweave.cli.configfile import Values
 from unweave.cli.data import open_source
+from unweave.cli.ids import read_ids
 from unweave.cli.model import load_model, load_weights
 from unweave.cli.outputs import Places
 from unweave.cli.screen import Report
@@ -61,6 +62,7 @@ def evidence_of(
         references=_references(values, selection, groups["unlearned"]),
         task=task,
         class_names=list(selection.source.class_names or ()) if selection.source else (),
+        earlier=_earlier(arguments, values, networks),
     )
     seed = values.get("audit", "seed")
     wanted = task != "poison" and not arguments.attack  # wrong labels have no strangers of their own
@@ -86,6 +88,17 @@ def _parts(values: Values, selection: Selection) -> dict[str, Loader]:
 def _answers(model: nn.Module, parts: dict[str, Loader]) -> Answers:
     made = {part: collect(model, loader, part.replace("_", " ")) for part, loader in parts.items()}
     return Answers.of(made["forget"], made["held_out"], made.get("retained"))
+
+
+def _earlier(arguments: argparse.Namespace, values: Values, networks: dict[str, nn.Module]) -> dict[str, Before]:
+    """What the first and the present network say about the samples of earlier requests."""
+    found = {}
+    for path in arguments.earlier or ():
+        source = open_source(values, "train")
+        samples = list(source.only(read_ids(Path(path), source)))
+        outputs = (collect(networks[name], samples, "earlier") for name in ("unlearned", "original"))
+        found[Path(path).stem] = Before.of(*outputs)
+    return found
 
 
 def _references(values: Values, selection: Selection, unlearned: Answers) -> Yardstick | None:

@@ -57,7 +57,7 @@ def hold(trials: list[Trial], out: Path, seed: int, say: Callable[[str], None]) 
         save(documents[-1], out / f"audit-{trial.name}.json")
     compared = {trial.title: found for trial, found in zip(trials, documents, strict=True)}
     for name in ("original", "retrained"):
-        on_trial = replace(evidence[0], unlearned=dict(evidence[0].groups())[name])
+        on_trial = replace(evidence[0], unlearned=dict(evidence[0].groups())[name], retrained=None)
         found = document(examine(on_trial, seed=seed), Account(f"{trials[0].title}: the {name} network on trial"))
         say(f"audit    {trials[0].title}, were the {name} network handed in: {found['verdict']['outcome']}")
         compared[f"{trials[0].title}, {name}"] = found

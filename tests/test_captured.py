@@ -1,0 +1,53 @@
+"""Captured steps: on a CPU they are the steps themselves; on a GPU a replay changes no bit of the outcome."""
+
+from __future__ import annotations
+
+import copy
+
+import problems
+import pytest
+import torch
+from torch import Tensor
+
+from unweave import ForgetConfig, captured, forget
+from unweave.batches import LOOK_ELEMENTS, Samples
+from unweave.captured import Captured
+from unweave.rest import fingerprint
+
+
+def test_on_a_cpu_a_step_is_just_taken() -> None:
+    seen: list[tuple[int, ...]] = []
+
+    def step(inputs: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
+        seen.append(tuple(inputs.shape))
+        return inputs.sum()
+
+    taken = Captured(step)
+    for size in (2, 2, 2, 2, 2, 3):
+        assert taken(torch.ones(size, 4), torch.zeros(size), torch.arange(size)) == 4 * size
+    assert seen == [(2, 4)] * 5 + [(3, 4)]
+
+
+def test_a_cpu_looks_at_as_many_as_a_step_takes() -> None:
+    samples = Samples([(torch.ones(10, 4), torch.zeros(10, dtype=torch.long))])
+    assert samples.look_size(3) == 3
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_looks_at_more_as_long_as_inputs_are_small() -> None:
+    samples = Samples([(torch.ones(10, 4, device="cuda"), torch.zeros(10, dtype=torch.long, device="cuda"))])
+    assert samples.look_size(3) == LOOK_ELEMENTS // 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_replayed_walk_ends_at_the_same_weights_to_the_bit(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = problems.points()
+    model = copy.deepcopy(problem.model).cuda()
+    val = [(x.cuda(), y.cuda()) for x, y in problem.val]
+    ends = []
+    for eager in (10**9, captured.EAGER):
+        monkeypatch.setattr(captured, "EAGER", eager)
+        ends.append(
+            fingerprint(forget(model, problem.forgotten, problem.grams, val, ForgetConfig(batch_size=16)).model)
+        )
+    assert ends[0] == ends[1]
