@@ -116,7 +116,9 @@ def many() -> Problem:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_no_learning_rate_is_needed_for_thousands_of_samples(many: Problem, objective: str) -> None:
-    result = many.run(objective=objective)
+    # A third of the training set goes: the validation error rises by about what max_damage allows by default, and on
+    # which side of it depends on the last bits of the trained network.
+    result = many.run(objective=objective, max_damage=15.0)
     assert landed(result, many), result.stopped
     assert result.goal.tolerance == 0.5
 
