@@ -123,7 +123,8 @@ class Story:
 
     def forget_samples(self, net: Network, forgotten: Images) -> None:
         self.say(f"forget   {len(forgotten)} samples")
-        result = unweave.forget(net.model, forgotten.batches(), net.grams, val=self.val.batches())
+        config = unweave.ForgetConfig(watch="epochs")  # the walk is the same; the report shows how it went
+        result = unweave.forget(net.model, forgotten.batches(), net.grams, val=self.val.batches(), config=config)
         chapter = self.chapter(f"{len(forgotten)} samples", net.model, result, forgotten, self.test)
         chapter.margins = {
             "original": self.margins(net.model, forgotten),
@@ -133,7 +134,7 @@ class Story:
     def forget_class(self, net: Network, forgotten: Images) -> None:
         name = data.CLASSES[requests.CLASS]
         self.say(f"forget   the class {name} ({len(forgotten)} samples)")
-        config = unweave.ForgetConfig(task="classes")
+        config = unweave.ForgetConfig(task="classes", watch="epochs")
         result = unweave.forget(net.model, forgotten.batches(), net.grams, val=self.val.batches(), config=config)
         others = self.test.where((self.test.y != requests.CLASS).nonzero().squeeze(1))
         self.chapter(f"class {name}", net.model, result, forgotten, others)
