@@ -2,9 +2,9 @@
 
     python benchmarks/verdict_rates.py [--worlds 100] [--out results/bench-verdict.json]
 
-300 forgotten samples and 1,500 strangers, T0, the default limits (``tests/worlds.py`` makes them). One world is a network
-that has forgotten, one stands at the limit (a true AUC of 0.60), and in two a tenth and a fifth of the samples were left
-as they were.
+300 forgotten samples and 1,500 strangers, T0, the default limits (``tests/worlds.py`` makes them). One world is a
+network that has forgotten, one stands at the limit (a true AUC of 0.60), and in two a tenth and a fifth of the samples
+were left as they were.
 """
 
 from __future__ import annotations
@@ -22,8 +22,7 @@ from typing import Any
 import numpy as np
 from provenance import provenance
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from worlds import World, with_margins
 
 from unweave.audit import Ensemble, Evidence, examine
@@ -54,7 +53,7 @@ def one(kind: str, seed: int) -> tuple[str, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worlds", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=ROOT / "results/bench-verdict.json")
+    parser.add_argument("--out", type=Path, default=Path("results/bench-verdict.json"))
     options = parser.parse_args()
     record: dict[str, Any] = {"made_by": provenance(), "worlds": options.worlds}
     with ProcessPoolExecutor(2) as pool:

@@ -76,7 +76,7 @@ def test_bad_outputs_are_refused(logits: Any, labels: Any, words: str) -> None:
 
 
 def test_rows_that_happen_to_sum_to_one_are_no_probabilities() -> None:
-    Outputs.of([[2.0, -1.0], [0.5, 0.5]], [0, 1])
+    assert len(Outputs.of([[2.0, -1.0], [0.5, 0.5]], [0, 1])) == 2
 
 
 def test_an_ensemble_is_its_models() -> None:

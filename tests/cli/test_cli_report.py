@@ -4,34 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sample_audit import minimal
 from toy_project import Cli
 
 pytest.importorskip("jsonschema", reason="needs unweave[report]")
 pytest.importorskip("vl_convert", reason="needs unweave[report]")
-
-
-def minimal() -> dict[str, Any]:
-    check = {"name": "Anything", "outcome": "pass", "sentence": "It could be measured."}
-    return {
-        "format": "unweave.audit",
-        "version": 1,
-        "created": "2026-03-01T10:02:11+00:00",
-        "made_by": {},
-        "request": {"title": "one sample", "task": "samples", "samples": 1},
-        "tier": {"name": "T0", "meaning": "Only the network was given.", "given": [], "missing": []},
-        "thresholds": {},
-        "verdict": {"outcome": "pass", "sentence": "All is well.", "checks": [check]},
-        "models": [{"name": "unlearned", "errors": {}}],
-        "attacks": [],
-        "distances": [],
-        "entropies": [],
-        "not_covered": [],
-        "settings": {},
-        "rerun": "unweave audit",
-    }
 
 
 @pytest.fixture
@@ -45,7 +24,7 @@ def test_one_audit_becomes_one_page(here: Path, result: Path, cli: Cli) -> None:
     done = cli("report", result, "-o", "page.html")
     assert (done.code, done.err) == (0, "")
     assert "Wrote page.html" in done.out
-    assert "All is well." in (here / "page.html").read_text("utf-8")
+    assert "Too little was given to say anything." in (here / "page.html").read_text("utf-8")
 
 
 def test_without_a_place_the_page_lies_beside_the_result(here: Path, result: Path, cli: Cli) -> None:
