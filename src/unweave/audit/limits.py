@@ -30,7 +30,7 @@ class Thresholds:
     much. Two samples of 200 differ by 0.14 one time in twenty by chance alone."""
     surest: float = 5.0
     """Percent of the forgotten samples that may be among the surest cases, where one percent of strangers are. About
-    where a fifth of the samples left as they were brings it in made-up worlds, with an AUC of 0.57; a tenth does not."""
+    where a fifth of the samples left as they were brings it in made-up worlds (AUC 0.57); a tenth does not."""
     held_out_rise: float = 2.0
     """Points by which the held-out error may exceed the original's (or the retrained network's, if there is one): what
     a second training run with another seed often costs."""
