@@ -1,108 +1,72 @@
-"""Table 1, as far as it is built: AllCNN on CIFAR-10 forgets 500 samples of class 0.
+"""Table 1, figures 2 and 3: AllCNN on CIFAR-10 forgets 500 samples of class 0; every method, errors, seconds, attacks.
 
-    python -m experiments.table1 DATA_FOLDER [--epochs 100] [--seeds 1] [--out results/table1-pgu.json]
+    unweave reproduce table1 --data FOLDER [--seeds 5] [--models 50]
 
-Original, retrained, and this project's methods: the authors' settings, the paper's objective with our step and target,
-and ``match``. The other baselines and the attacks are not in here yet.
+Five seeds, mean ± standard deviation. Entropies of the forget set over those seeds. The paper's attack: 50 full and 50
+retrained networks in 40 / 5 / 5, XGBoost on softmax and label, chosen by F1; the five unlearned networks of a method
+come from the five full test networks.
+
+Where the authors' code and their paper disagree, and what is done here:
+- Forget set: the first 500 of class 0 in the order of the data set (code), as here.
+- Unlearning rate 0.05 → 0.01 in the paper, 0.1 → 0.01 in the code; ``pgu`` follows the code.
+- γ = 0.9; the code keeps one direction fewer than the paper's rule; ``pgu`` follows the code.
+- Training: 200 epochs with Nesterov in the paper, 100 without it in the code; here a faster recipe of the same quality.
+- All five unlearned networks of the paper's attack come from one original in the code; here each from its own.
+- The retrained networks are of other seeds than the originals.
+- Times are of a request. What was made at training time (Grams; the paper's times include its SVD but not the pass over
+  the training set) stands beside them as "fit seconds".
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
+from experiments.jobs import Job
+from experiments.methods import SAMPLES
+from experiments.requests import both_kinds, method_job, original_job, retrained_job
+from experiments.settings import samples_of_class_0
+from experiments.summary import attacks, entropies, head, method_rows, tuned
+from experiments.tuning import tuning_jobs
+from experiments.work import Work
+from unweave.baselines import BASELINES
 
-import unweave
-from experiments.data import Cifar10, Labelled, first_of_class, load_cifar10
-from experiments.models import allcnn
-from experiments.training import error, train
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from provenance import provenance
-
-FORGET = 500
-METHODS = {
-    "authors": unweave.ForgetConfig.paper("allcnn-cifar10"),
-    "paper": unweave.ForgetConfig(objective="paper"),
-    "match": unweave.ForgetConfig(),
-}
+NAME = "table1"
+ELSEWHERE = ("retrain", "sisa", "first_order", "second_order")
+"""Retraining is a row of its own; SISA trains other networks from the start; Warnecke's methods need right labels."""
 
 
-def readout(net: nn.Module, data: Cifar10, forget: Labelled, retain: Labelled) -> dict[str, float]:
-    """Errors on the sets of the paper, and on held-out samples of the forgotten samples' own class."""
-    own = Labelled(data.val.x[data.val.y == 0], data.val.y[data.val.y == 0])
-    sets = {"retained": retain, "forgotten": forget, "test": data.test, "held-out of its class": own}
-    return {name: error(net, part) for name, part in sets.items()}
+def baselines() -> list[str]:
+    """The methods this table compares to."""
+    return [name for name in BASELINES if name not in ELSEWHERE]
 
 
-def one_seed(data: Cifar10, seed: int, epochs: int) -> dict[str, Any]:
-    """Train, retrain, fit and forget with one seed; errors in percent, seconds by the wall clock."""
-    chosen = first_of_class(data.train.y, 0, 0, FORGET)
-    kept = torch.ones(len(data.train), dtype=torch.bool, device=chosen.device)
-    kept[chosen] = False
-    forget, retain = data.train.where(chosen), data.train.where(kept.nonzero().squeeze(1))
-    rows: dict[str, Any] = {}
-    nets: dict[str, nn.Module] = {}
-    for name, part in {"original": data.train, "retrained": retain}.items():
-        torch.manual_seed(seed)
-        began = time.perf_counter()
-        nets[name] = train(allcnn(), part, seed=seed, epochs=epochs)
-        rows[name] = readout(nets[name], data, forget, retain) | {"seconds": _since(began)}
-        print(seed, name, rows[name], flush=True)
-    grams = {}
-    for stride in ("layer", "one"):
-        began = time.perf_counter()
-        grams[stride] = unweave.fit(nets["original"], data.train.batches(500), val=data.val.batches(), stride=stride)
-        rows[f"fit, stride {stride}"] = {"seconds": _since(began)}
-    for name, config in METHODS.items():
-        stride = "one" if name == "authors" else "layer"
-        arguments = (nets["original"], forget.batches(), grams[stride], data.val.batches(), config)
-        unweave.forget(*arguments)  # the first request of a process also loads kernels
-        began = time.perf_counter()
-        result = unweave.forget(*arguments)
-        rows[name] = readout(result.model, data, forget, retain) | {
-            "seconds": _since(began),
-            "ok": result.ok,
-            "stopped": result.stopped,
-            "target": result.goal.error,
-            "epochs": len(result.history) - 1,
-            "ranks": result.ranks,
-        }
-        print(seed, name, rows[name], flush=True)
-    return rows
+def jobs(work: Work) -> list[Job]:
+    """Original, retrained and PGU seed by seed; then tuning, the baselines, and the networks for the attacks."""
+    case, seeds = samples_of_class_0(work.scale), range(work.scale.seeds)
+    made = list[Job]()
+    for seed in seeds:
+        made += [original_job(work, case, seed), retrained_job(work, case, seed)]
+        made += [method_job(work, case, name, seed) for name in SAMPLES]
+    made += tuning_jobs(work, case, baselines())
+    made += [method_job(work, case, name, seed) for seed in seeds for name in baselines()]
+    return made + both_kinds(work, case, range(work.scale.seeds, work.scale.models))
 
 
-def _since(began: float) -> float:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    return time.perf_counter() - began
-
-
-def main() -> None:
-    """Run and write; a seed that is in the file already is not run again."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=Path("results/table1-pgu.json"))
-    arguments = parser.parse_args()
-    document: dict[str, Any] = {"made_by": {}, "epochs": arguments.epochs, "seeds": {}}
-    if arguments.out.exists():
-        document = json.loads(arguments.out.read_text())
-    data = load_cifar10(arguments.data, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
-    for seed in range(arguments.seeds):
-        if str(seed) not in document["seeds"]:
-            document["seeds"][str(seed)] = one_seed(data, seed, arguments.epochs)
-            document["made_by"] = provenance()
-            document["methods"] = {name: config.resolved().as_dict() for name, config in METHODS.items()}
-            arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+def assemble(work: Work) -> dict[str, Any]:
+    """The table with the paper's beside it."""
+    case = samples_of_class_0(work.scale)
+    methods = ["original", "retrained", *SAMPLES, *baselines()]
+    return {
+        **head(work, NAME, [case], [f"{case.setting.name}/{case.name}"]),
+        "request": {"network": case.setting.name, "forget": work.scale.samples, "task": case.task},
+        "methods": method_rows(work, case, methods),
+        "entropy": entropies(work, case, methods),
+        "attacks": attacks(work, case, methods),
+        "tuning": tuned(work, case, baselines()),
+    }
 
 
 if __name__ == "__main__":
-    main()
+    from experiments.reproduce import main
+
+    main(NAME)

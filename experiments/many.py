@@ -1,0 +1,153 @@
+"""What attackers who have many networks make of each method: the paper's classifier, U-LiRA, RMIA and KLoM.
+
+Negatives are always retrained networks on the forget set itself, so a perfect method stands at 0.50. Of the full
+networks, those that methods were applied to (the table's seeds) come last: they are the classifier's test networks, and
+it has learnt from none of them. U-LiRA and KLoM take all unlearned networks of a method.
+
+    xgboost  fitted once on full against retrained; asked about the unlearned ones from its test networks
+    u-lira   unlearned against retrained, for an attacker who knows the method
+    rmia     the first half of the retrained networks are references, held-out samples of the classes the population;
+             unlearned networks against the other half of the retrained ones
+    klom     KL(retrained ‖ unlearned) of binned margins, mean over samples, beside its floor
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from experiments.settings import Case
+from experiments.work import Work
+from unweave.audit import Ensemble, Separation, separate
+from unweave.audit.ensemble import NEEDS
+from unweave.audit.klom import klom
+from unweave.audit.lira import ULiRA
+from unweave.audit.rmia import RMIA
+from unweave.audit.shadow_classifier import ShadowClassifier
+
+DRAWS = 1000
+CURVE = 60
+"""Points kept of a ROC curve."""
+
+
+class Attackers:
+    """Everything that is learnt once for a request and then asked about every method."""
+
+    def __init__(self, work: Work, case: Case) -> None:
+        self.work, self.case = work, case
+        applied = range(work.scale.seeds)
+        seeds = self.seeds("original")
+        self.full_seeds = [s for s in seeds if s not in applied] + [s for s in seeds if s in applied]
+        self.retrained_seeds = self.seeds("retrained")
+        self._classifier: ShadowClassifier | None = None
+
+    def seeds(self, method: str) -> list[int]:
+        return self.work.seeds_of(f"{self.case.setting.name}/{self.case.name}/{method}")
+
+    def outputs(self, method: str, seeds: Sequence[int], part: str = "forget") -> Ensemble:
+        """Logits of several networks of one kind on one set."""
+        prefix = f"{self.case.setting.name}/{self.case.name}/{method}"
+        found = [self.work.arrays(f"{prefix}/{seed}") for seed in seeds]
+        return Ensemble.of(np.stack([a[part] for a in found]), found[0][f"{part}_labels"].astype(np.int64), method)
+
+    def about(self, method: str) -> dict[str, Any]:
+        """Every attack that there are enough networks for, with its interval; ``original`` and ``retrained`` too."""
+        seeds = self.full_seeds if method == "original" else self.seeds(method)
+        counts = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "unlearned": len(seeds)}
+        asked: dict[str, Callable[[str, list[int]], dict[str, Any] | None]] = {
+            "xgboost": self._by_classifier,
+            "u-lira": self._by_likelihood,
+            "rmia": self._by_references,
+            "klom": self._distance,
+        }
+        found = dict[str, Any]()
+        for name, ask in asked.items():
+            enough = all(counts[kind] >= least for kind, least in NEEDS.get(name, NEEDS["u-lira"]).items())
+            answer = ask(method, seeds) if enough else None
+            if answer is not None:
+                found[name] = answer
+        return found
+
+    # --------------------------------------------------------------------------------------------- one attack each
+
+    def classifier(self) -> ShadowClassifier:
+        """The paper's attack, fitted once."""
+        if self._classifier is None:
+            groups = self.outputs("original", self.full_seeds), self.outputs("retrained", self.retrained_seeds)
+            self._classifier = ShadowClassifier().fit(*groups, removed_classes=self.case.classes)
+        return self._classifier
+
+    def scored(self, outputs: Ensemble) -> Separation:
+        """Some networks against the classifier's retrained test networks."""
+        attack = self.classifier()
+        negatives = self.outputs("retrained", self.retrained_seeds[attack.splits["retrained"].test])
+        return separate(attack.score(outputs), attack.score(negatives), same_samples=True, draws=DRAWS)
+
+    def _by_classifier(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
+        attack = self.classifier()
+        tested = self.full_seeds[attack.splits["full"].test]
+        if method == "retrained":
+            tested = self.retrained_seeds[attack.splits["retrained"].validation]
+        able = [seed for seed in tested if seed in seeds]
+        return described(self.scored(self.outputs(method, able))) if able else None
+
+    def _by_likelihood(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
+        others = self.retrained_seeds
+        if method == "retrained":
+            seeds, others = others[: len(others) // 2], others[len(others) // 2 :]
+        if method == "original":
+            seeds = seeds[-max(self.work.scale.seeds, 3) :]  # as many as the methods have, or the control sees more
+        if min(len(seeds), len(others)) < NEEDS["u-lira"]["unlearned"]:
+            return None
+        scores = ULiRA().score(self.outputs(method, seeds), self.outputs("retrained", others))
+        return described(separate(*scores, same_samples=True, draws=DRAWS))
+
+    def _by_references(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
+        half = len(self.retrained_seeds) // 2
+        references, others = self.retrained_seeds[:half], self.retrained_seeds[half:]
+        seeds = others[: len(others) // 2] if method == "retrained" else seeds
+        others = others[len(others) // 2 :] if method == "retrained" else others
+        if not seeds or not others:
+            return None
+        forget, population = (self.outputs("retrained", references, part) for part in ("forget", "held_out"))
+
+        def scores(kind: str, chosen: list[int]) -> np.ndarray:
+            targets = zip(self.outputs(kind, chosen), self.outputs(kind, chosen, "held_out"), strict=True)
+            return np.stack([RMIA().fit(strangers, population).score(own, forget) for own, strangers in targets])
+
+        return described(separate(scores(method, seeds), scores("retrained", others), same_samples=True, draws=DRAWS))
+
+    def _distance(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
+        if method in ("original", "retrained"):
+            return None  # they stand beside every other method: as its control and its floor
+        count = min(len(seeds), len(self.full_seeds), len(self.retrained_seeds) // 2)
+        full = self.outputs("original", self.full_seeds[-count:])
+        _, mean = klom(self.outputs(method, seeds), self.outputs("retrained", self.retrained_seeds), full)
+        groups = {"unlearned": mean.unlearned, "original": mean.original, "retrained": mean.retrained}
+        return {name: rounded(found.document()) for name, found in groups.items() if found is not None}
+
+
+def described(found: Separation) -> dict[str, Any]:
+    """AUC, TPR at 1 % FPR, how many networks and a thinned ROC curve."""
+    document = found.document()
+    kept = ("auc", "tpr_at_1_percent", "balanced_accuracy", "models")
+    roc = {axis: thinned(values) for axis, values in document["roc"].items()}
+    return rounded({**{key: document[key] for key in kept}, "roc": roc})
+
+
+def thinned(values: list[float]) -> list[float]:
+    """At most CURVE of them, the ends among them."""
+    if len(values) <= CURVE:
+        return values
+    return [values[round(i * (len(values) - 1) / (CURVE - 1))] for i in range(CURVE)]
+
+
+def rounded(value: Any) -> Any:
+    """Floats to four decimals, however deep they are."""
+    if isinstance(value, dict):
+        return {key: rounded(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(one) for one in value]
+    return round(value, 4) if isinstance(value, float) else value

@@ -1,0 +1,201 @@
+"""Run experiments by name: ``unweave reproduce NAME …`` and ``python -m experiments.NAME`` both end up here.
+
+An experiment is a module with a NAME, ``jobs(work)`` (small, in the order in which they are most useful when the run is
+cut short) and ``assemble(work)`` (a document from whatever outcomes are there). Experiments share outcomes and networks
+by name, so running several in one folder does nothing twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from experiments.jobs import Job, run_jobs
+from experiments.settings import PAPER, QUICK, SMOKE, Scale
+from experiments.work import Work
+from unweave.errors import ConfigError
+
+EXPERIMENTS = {
+    "table1": "experiments.table1",
+    "table3": "experiments.table3",
+    "class-smallvgg": "experiments.class_smallvgg",
+    "table4": "experiments.table4",
+    "gamma": "experiments.gamma",
+    "layers": "experiments.layers",
+    "epochs": "experiments.epochs",
+    "attacks": "experiments.attacks",
+    "incremental-long": "experiments.incremental_long",
+    "table2": "experiments.table2",
+    "table4-tiny": "experiments.table4_tiny",
+}
+"""By the name of the result, in the order in which ``all`` runs them."""
+SCALES = {scale.name: scale for scale in (PAPER, QUICK, SMOKE)}
+STAGES = ("both", "run", "assemble")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run; the command line's words."""
+
+    out: Path
+    scale: Scale = PAPER
+    data: Path | None = None
+    device: str | None = None
+    jobs: str = "*"
+    """Only jobs whose name matches, in the manner of the shell."""
+    minutes: float | None = None
+    """Start no job after so many."""
+    together: int = 4
+    """Networks of the attacks' ensembles trained at the same time."""
+    stage: str = "both"
+    """Run the jobs, assemble the documents, or both."""
+
+
+def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[str, dict[str, Any]]:
+    """Run and assemble some experiments; OUT/NAME.json for each.
+
+    Raises:
+        ConfigError: an unknown experiment, stage or device. DataError: the data is not there or not right.
+    """
+    modules = [_module(name) for name in _resolved(names)]
+    if options.stage not in STAGES:
+        raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
+    work = Work(options.out, options.scale, _device(options.device), options.data, options.together)
+    if options.stage != "assemble":
+        _run(work, _once(job for module in modules for job in module.jobs(work)), options, say)
+    documents = dict[str, dict[str, Any]]()
+    if options.stage != "run":
+        for module in modules:
+            documents[module.NAME] = _assemble(work, module, say)
+    return documents
+
+
+def _resolved(names: Iterable[str]) -> list[str]:
+    wanted = [one for name in names for one in (list(EXPERIMENTS) if name == "all" else [name])]
+    unknown = sorted({name for name in wanted if name not in EXPERIMENTS})
+    if unknown or not wanted:
+        found = ", ".join(unknown) or "none"
+        raise ConfigError(f"Invalid experiment: {found}. Supported: all, {', '.join(EXPERIMENTS)}.")
+    return list(dict.fromkeys(wanted))
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(EXPERIMENTS[name])
+
+
+def _device(name: str | None) -> torch.device:
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise ConfigError(f"Invalid device: {name!r}. Supported: cpu, cuda, cuda:0 …") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"Invalid device: {name!r}. There is no GPU here that PyTorch can use. Supported: cpu.")
+    return device
+
+
+def _once(jobs: Iterable[Job]) -> list[Job]:
+    """Each name once, where it comes first."""
+    found: dict[str, Job] = {}
+    for job in jobs:
+        found.setdefault(job.name, job)
+    return list(found.values())
+
+
+def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
+    began = time.monotonic()
+    wanted = [job for job in jobs if fnmatch.fnmatch(job.name, options.jobs)]
+    left = [job for job in wanted if not work.has(job.name)]
+    problems = _only_problems(say)
+    say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
+    for number, job in enumerate(left):
+        spent = time.monotonic() - began
+        if options.minutes is not None and spent > 60 * options.minutes:
+            say(f"{spent / 60:.1f} minutes are over: {len(left) - number} jobs left; the same command goes on")
+            return
+        folder, _, leaf = job.name.rpartition("/")
+        done = run_jobs([replace(job, name=leaf)], work.rows / folder, say=problems)[leaf]
+        say(f"{number + 1}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
+
+
+def _only_problems(say: Say) -> Say:
+    """Our own line a job says more than theirs; what they say of interruptions and memory is passed on."""
+    return lambda text: None if text.startswith("[") else say(text)
+
+
+def _gist(result: dict[str, Any]) -> str:
+    """A few errors, so that a run can be judged while it goes on."""
+    errors = result.get("errors", {})
+    shown = " ".join(f"{key} {errors[key]:.2f}" for key in ("retained", "forgotten", "test") if key in errors)
+    return f"  {shown}" if shown else ""
+
+
+def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:
+    document: dict[str, Any] = module.assemble(work)
+    path = work.folder / f"{module.NAME}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    say(f"{path}")
+    return document
+
+
+# --------------------------------------------------------------------------------------------- the command line
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that ``unweave reproduce`` and the modules share."""
+    parser.add_argument("--out", type=Path, default=Path("reproduction"), help="work folder (default: %(default)s)")
+    parser.add_argument("--data", type=Path, help="folder that holds the data set")
+    parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
+    parser.add_argument("--scale", choices=sorted(SCALES), help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")
+    parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")
+    parser.add_argument("--trials", type=int, help="of every baseline's tuning")
+    parser.add_argument("--device", help="cpu, cuda … (default: cuda where there is one)")
+    parser.add_argument(
+        "--jobs", default="*", metavar="PATTERN", help="only jobs whose name matches, such as '*/match/*'"
+    )
+    parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
+    parser.add_argument(
+        "--together", type=int, default=4, help="networks trained at once, for ensembles (default: %(default)s)"
+    )
+    parser.add_argument("--stage", choices=STAGES, default="both", help="run jobs, assemble documents, or both")
+
+
+def options_of(arguments: argparse.Namespace) -> Options:
+    """What the command line asks for."""
+    scale = SCALES[arguments.scale] if arguments.scale else QUICK if arguments.quick else PAPER
+    changes = {"seeds": arguments.seeds, "models": arguments.models, "trials": arguments.trials}
+    bad = [f"--{name} {value}" for name, value in changes.items() if value is not None and value < 1]
+    if bad:
+        raise ConfigError(f"Invalid {', '.join(bad)}. Supported: a number from 1.")
+    scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
+    if arguments.models is not None:
+        scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
+    chosen = {key: getattr(arguments, key) for key in ("data", "device", "jobs", "minutes", "stage", "together")}
+    return Options(arguments.out, scale, **chosen)
+
+
+def main(name: str, words: Sequence[str] | None = None) -> None:
+    """``python -m experiments.NAME``."""
+    module = _module(name)
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=formatter)
+    add_arguments(parser)
+    reproduce([name], options_of(parser.parse_args(words)), lambda text: print(text, flush=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])

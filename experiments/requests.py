@@ -1,0 +1,93 @@
+"""Jobs: one network or one way of forgetting, one seed; what they hand back is small and all that a table needs.
+
+The outcome of CASE by METHOD with SEED is kept as SETTING/CASE/METHOD/SEED: errors, seconds and the story in JSON,
+outputs on the forget set and on held-out samples of its classes as arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from experiments.jobs import Job
+from experiments.methods import forget_by
+from experiments.provenance import made_by
+from experiments.readout import read_out
+from experiments.settings import Case
+from experiments.sources import recipe_of
+from experiments.training_sets import FULL, RETRAINED_SEEDS, retained
+from experiments.tuning import chosen_settings
+from experiments.work import Work
+
+Result = tuple[dict[str, Any], dict[str, np.ndarray]]
+
+
+def row_name(case: Case, method: str, seed: int) -> str:
+    """Where an outcome is kept."""
+    return f"{case.setting.name}/{case.name}/{method}/{seed}"
+
+
+def job(work: Work, case: Case, method: str, seed: int, run: Callable[[], Result]) -> Job:
+    """A job with the settings that tell it from others of its name."""
+    settings = {"recipe": recipe_of(case.setting).settings(), "case": case.name, "method": method, "seed": seed}
+    return Job(row_name(case, method, seed), run, settings)
+
+
+def original_job(work: Work, case: Case, seed: int) -> Job:
+    """The network trained on everything, on the sets of this request."""
+
+    def run() -> Result:
+        net = work.network(case.setting, FULL, seed)
+        return described(work, case, net, work.seconds_to_train(case.setting, FULL, seed), {})
+
+    return job(work, case, "original", seed, run)
+
+
+def retrained_job(work: Work, case: Case, seed: int) -> Job:
+    """The network trained without what is to be forgotten."""
+
+    def run() -> Result:
+        key = case.setting, retained(case), RETRAINED_SEEDS + seed
+        return described(work, case, work.network(*key), work.seconds_to_train(*key), {})
+
+    return job(work, case, "retrained", seed, run)
+
+
+def method_job(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None = None) -> Job:
+    """The original network made to forget; a baseline takes the settings that tuning chose."""
+    return job(work, case, method, seed, partial(_by_method, work, case, method, seed, settings))
+
+
+def _by_method(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None) -> Result:
+    used = chosen_settings(work, case, method) if settings is None else settings
+    outcome = forget_by(work, case, method, seed, used)
+    return described(work, case, outcome.net, outcome.seconds, outcome.story)
+
+
+def variant_job(
+    work: Work, case: Case, name: str, method: str, seed: int, settings: dict[str, Any], **more: Any
+) -> Job:
+    """A method with some settings changed, kept under a name of its own."""
+
+    def run() -> Result:
+        outcome = forget_by(work, case, method, seed, settings)
+        return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **more})
+
+    return job(work, case, name, seed, run)
+
+
+def described(work: Work, case: Case, net: nn.Module, seconds: float, story: dict[str, Any]) -> Result:
+    """The row and the arrays of one network."""
+    errors, arrays = read_out(net, case, work.parts(case))
+    return {"errors": errors, "seconds": seconds, **story, "made_by": made_by(work.device)}, arrays
+
+
+def both_kinds(work: Work, case: Case, seeds: Sequence[int]) -> list[Job]:
+    """Original and retrained networks, seed by seed, so that an interrupted run has pairs; trained several at once."""
+    work.expect(case.setting, FULL, seeds)
+    work.expect(case.setting, retained(case), [RETRAINED_SEEDS + seed for seed in seeds])
+    return [make(work, case, seed) for seed in seeds for make in (original_job, retrained_job)]

@@ -1,0 +1,49 @@
+"""Where an experiment's images come from and how its networks are trained."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from experiments import data as data_sets
+from experiments.data import Cifar10, Labelled
+from experiments.fast_training import RECIPES, Recipe, train_many
+from experiments.settings import Setting
+from unweave.demo.data import CLASSES
+
+
+def load(setting: Setting, folder: Path | None, device: torch.device) -> Cifar10:
+    """The data set of a setting, from the folder a person has it in (or from the cache of an earlier run).
+
+    Raises:
+        StoreError: it is not there, damaged, or another one.
+    """
+    if setting.data == "embedded":
+        return data_sets.load_embedded(device, setting.limit or 300)
+    return data_sets.load(setting.data, folder, device)
+
+
+def recipe_of(setting: Setting) -> Recipe:
+    """The setting's recipe, with its network and number of epochs."""
+
+    @functools.wraps(setting.build)
+    def build() -> nn.Module:
+        return setting.build(setting.classes)
+
+    recipe = replace(RECIPES[setting.recipe], build=build)
+    return recipe if setting.epochs is None else replace(recipe, epochs=setting.epochs)
+
+
+def train(setting: Setting, data: Labelled, seeds: Sequence[int]) -> list[nn.Module]:
+    """Networks trained by the setting's recipe, in eval mode; several at once on one GPU."""
+    return train_many(recipe_of(setting), data, seeds)
+
+
+def class_name(setting: Setting, label: int) -> str:
+    """A word for a class where there is one."""
+    return CLASSES[label] if setting.classes == len(CLASSES) else str(label)

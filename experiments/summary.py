@@ -1,0 +1,136 @@
+"""From outcomes to a document: mean ± standard deviation over seeds, entropies, attacks, and what all of it was made by."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import ks_2samp
+
+from experiments.many import Attackers, rounded
+from experiments.methods import title_of
+from experiments.paper_numbers import PAPER
+from experiments.settings import Case
+from experiments.sources import recipe_of
+from experiments.tuning import TUNING_SEED, trials_of
+from experiments.work import Work
+from unweave.audit import Ensemble
+from unweave.audit.readouts import entropy_histograms, log_entropy
+
+STORY = ("ok", "stopped", "epochs", "target", "config", "needs")
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean and standard deviation (of a sample; 0 for one value) with the values themselves."""
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return rounded({"mean": statistics.fmean(values), "std": deviation, "values": list(values)})
+
+
+def head(work: Work, name: str, cases: Sequence[Case], prefixes: Sequence[str]) -> dict[str, Any]:
+    """What every document begins with; ``prefixes`` name the outcomes it rests on."""
+    found = {str(sorted(made.items())): made for made in _origins(work, prefixes)}
+    settings = {case.setting.name: case.setting for case in cases}
+    return {
+        "experiment": name,
+        "scale": work.scale.name,
+        "made_by": list(found.values()),
+        "seconds": round(sum(_seconds(work, prefixes)), 1),
+        "recipes": {key: recipe_of(setting).settings() for key, setting in settings.items()},
+        "paper": PAPER.get(name),
+    }
+
+
+def _files(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
+    import json
+
+    paths = [path for prefix in prefixes for path in sorted((work.rows / prefix).rglob("*.json"))]
+    return [json.loads(path.read_text()) for path in paths]
+
+
+def _origins(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
+    return [row["result"]["made_by"] for row in _files(work, prefixes) if "made_by" in row["result"]]
+
+
+def _seconds(work: Work, prefixes: Sequence[str]) -> list[float]:
+    return [row["seconds"] for row in _files(work, prefixes)]
+
+
+def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | None = None) -> dict[str, Any]:
+    """For each method with an outcome: errors and seconds over the table's seeds, and its story with the first seed."""
+    table = dict[str, Any]()
+    for method in methods:
+        prefix = f"{case.setting.name}/{case.name}/{method}"
+        seeds = [seed for seed in work.seeds_of(prefix) if seed < (work.scale.seeds if most is None else most)]
+        rows = [work.row(f"{prefix}/{seed}") for seed in seeds]
+        if not rows:
+            continue
+        errors = {key: spread([row["errors"][key] for row in rows]) for key in rows[0]["errors"]}
+        seconds = spread([row["seconds"] for row in rows])
+        seconds["median"] = round(statistics.median(seconds["values"]), 4)
+        first = {key: rows[0][key] for key in STORY if key in rows[0]}
+        table[method] = {"title": _title(method), "seeds": seeds, "errors": errors, "seconds": seconds, **first}
+        if "fit seconds" in rows[0]:
+            table[method]["fit seconds"] = spread([row["fit seconds"] for row in rows])
+        if "ok" in rows[0]:
+            table[method]["ok"] = [row["ok"] for row in rows]
+    return table
+
+
+def _title(method: str) -> str:
+    try:
+        return title_of(method)
+    except KeyError:
+        return method
+
+
+def entropies(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
+    """The figure of confidence: histograms of log10 entropy on the forget set, and each one's distance to retrained.
+
+    The distance is the Kolmogorov–Smirnov statistic between all outputs of the table's seeds, 0 to 1.
+    """
+    named = {method: _forget_outputs(work, case, method) for method in methods}
+    there = {method: outputs for method, outputs in named.items() if outputs is not None}
+    if "retrained" not in there:
+        return {}
+    aim = log_entropy(there["retrained"], case.classes).ravel()
+    histograms = entropy_histograms({m: {"forget": o} for m, o in there.items()}, case.classes)
+    distance = {m: float(ks_2samp(log_entropy(o, case.classes).ravel(), aim).statistic) for m, o in there.items()}
+    return {
+        "edges": rounded(histograms[0]["edges"]),
+        "shares": rounded({one["model"]: one["shares"] for one in histograms}),
+        "median log10": rounded({one["model"]: one["median"] for one in histograms}),
+        "distance to retrained": rounded(distance),
+    }
+
+
+def _forget_outputs(work: Work, case: Case, method: str) -> Ensemble | None:
+    prefix = f"{case.setting.name}/{case.name}/{method}"
+    found = [work.arrays(f"{prefix}/{s}") for s in work.seeds_of(prefix) if s < work.scale.seeds]
+    if not found:
+        return None
+    return Ensemble.of(np.stack([a["forget"] for a in found]), found[0]["forget_labels"].astype(np.int64), method)
+
+
+def attacks(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
+    """Every method's AUCs, with how many networks they rest on; empty where there are too few."""
+    attackers = Attackers(work, case)
+    table = {method: attackers.about(method) for method in methods}
+    counts = {"full": len(attackers.full_seeds), "retrained": len(attackers.retrained_seeds)}
+    found = {method: about for method, about in table.items() if about}
+    return {"models": counts, "methods": found} if found else {}
+
+
+def tuned(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
+    """What was tried for every baseline, and which settings were taken."""
+    from experiments.tuning import chosen_settings
+
+    tried = {method: trials_of(work, case, method) for method in methods}
+    table = {
+        method: {"trials": rounded(trials), "chosen": chosen_settings(work, case, method)}
+        for method, trials in tried.items()
+        if trials
+    }
+    criterion = "|forget error − target| + rise of the validation error, in points; target: the original's held-out"
+    return {"criterion": criterion, "seed": TUNING_SEED, "methods": table}

@@ -1,0 +1,188 @@
+"""The work folder: networks, outcomes and what is computed once for several of them.
+
+    FOLDER/weights/SETTING/TRAINING/SEED.safetensors     networks: large, can be trained again
+    FOLDER/rows/SETTING/CASE/METHOD/SEED.json, .npz      outcomes: small, what must survive
+
+Outcomes are those of jobs (see ``experiments.jobs``): one network, one method, one seed. A run that was interrupted goes
+on where it was, also on another machine that has the rows alone: a network whose weights are not there is trained again
+when it is needed. The same seed gives the same first weights and batches, and on the same machine nearly the same
+network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import unweave
+from experiments.data import Cifar10, Labelled, without
+from experiments.settings import Case, Scale, Setting
+from experiments.sources import load, train
+from experiments.training_sets import FULL, Training
+
+T = TypeVar("T")
+NETWORKS_KEPT = 3
+"""In memory: the ones that neighbouring jobs share."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The sets that a request and its outcome are about."""
+
+    forget: Labelled
+    retain: Labelled
+    val: Labelled
+    test: Labelled
+
+
+class Work:
+    """Where experiments keep what they did, and get networks, data and Grams from."""
+
+    def __init__(
+        self, folder: Path, scale: Scale, device: torch.device, data: Path | None = None, together: int = 1
+    ) -> None:
+        self.folder, self.scale, self.device, self.source, self.together = folder, scale, device, data, together
+        self._expected: dict[tuple[str, str], list[int]] = {}
+        self._data: dict[tuple[str, int | None], Cifar10] = {}
+        self._networks: OrderedDict[tuple[str, str, int], nn.Module] = OrderedDict()
+        self._grams: tuple[tuple[str, str, int, str], unweave.LayerGrams, float] | None = None
+        self._parts: tuple[tuple[str, str], Parts] | None = None
+
+    # ------------------------------------------------------------------------------------------------ outcomes
+
+    @property
+    def rows(self) -> Path:
+        """Where the outcomes of jobs are."""
+        return self.folder / "rows"
+
+    def has(self, name: str) -> bool:
+        """Whether this outcome is there."""
+        return (self.rows / f"{name}.json").exists()
+
+    def row(self, name: str) -> dict[str, Any]:
+        """The numbers of an outcome."""
+        found: dict[str, Any] = json.loads((self.rows / f"{name}.json").read_text())
+        result: dict[str, Any] = found["result"]
+        return result
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """Its arrays; empty where it has none."""
+        path = self.rows / f"{name}.npz"
+        if not path.exists():
+            return {}
+        with np.load(path) as found:
+            return dict(found)
+
+    def seeds_of(self, prefix: str) -> list[int]:
+        """The seeds for which there is an outcome PREFIX/SEED, in order."""
+        return sorted(int(path.stem) for path in (self.rows / prefix).glob("*.json") if path.stem.isdigit())
+
+    # ------------------------------------------------------------------------------------------------ data
+
+    def data(self, setting: Setting) -> Cifar10:
+        """The data set of a setting, on the device."""
+        key = setting.data, setting.limit
+        if key not in self._data:
+            self._data[key] = load(setting, self.source, self.device)
+        return self._data[key]
+
+    def parts(self, case: Case) -> Parts:
+        """The sets of a request; those of the last one are kept."""
+        key = case.setting.name, case.name
+        if self._parts is None or self._parts[0] != key:
+            data = self.data(case.setting)
+            chosen = case.chosen(data.train.y)
+            retain = data.train.where(without(len(data.train), chosen))
+            self._parts = key, Parts(data.train.where(chosen), retain, data.val, data.test)
+        return self._parts[1]
+
+    # ------------------------------------------------------------------------------------------------ networks
+
+    def network(self, setting: Setting, training: Training, seed: int) -> nn.Module:
+        """A trained network in eval mode: from memory, from its file, or trained now and kept."""
+        key = setting.name, training.name, seed
+        if key not in self._networks:
+            self._networks[key] = self._stored(setting, training, seed) or self._trained(setting, training, seed)
+            while len(self._networks) > NETWORKS_KEPT:
+                self._networks.popitem(last=False)
+        self._networks.move_to_end(key)
+        return self._networks[key]
+
+    def seconds_to_train(self, setting: Setting, training: Training, seed: int) -> float:
+        """How long that training took, when it was done."""
+        self.network(setting, training, seed)
+        with safe_open(self._weights(setting, training, seed), "pt") as stored:
+            return float(stored.metadata()["seconds"])  # trained alone, or an equal share of a group's time
+
+    def _stored(self, setting: Setting, training: Training, seed: int) -> nn.Module | None:
+        path = self._weights(setting, training, seed)
+        if not path.exists():
+            return None
+        net = setting.build(setting.classes)
+        net.load_state_dict(load_file(path))
+        return net.to(self.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
+
+    def _trained(self, setting: Setting, training: Training, seed: int) -> nn.Module:
+        """Train this one, and with it some others that were announced and are not there."""
+        data = training.select(self.data(setting))
+        announced = self._expected.get((setting.name, training.name), [])
+        open_seeds = [s for s in announced if s != seed and not self._weights(setting, training, s).exists()]
+        seeds = [seed, *open_seeds[: self.together - 1]] if seed in announced else [seed]
+        nets, seconds = self.timed(lambda: train(setting, data, seeds))
+        about = {"seconds": str(seconds / len(seeds)), "together": str(len(seeds)), "samples": str(len(data))}
+        for one, net in zip(seeds, nets, strict=True):
+            path = self._weights(setting, training, one)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = path.with_name(f".part-{path.name}")
+            save_file({k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}, part, about)
+            os.replace(part, path)
+        return nets[0]
+
+    def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
+        """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""
+        self._expected.setdefault((setting.name, training.name), []).extend(seeds)
+
+    def _weights(self, setting: Setting, training: Training, seed: int) -> Path:
+        return self.folder / "weights" / setting.name / training.name / f"{seed}.safetensors"
+
+    def grams(
+        self, setting: Setting, seed: int, training: Training = FULL, stride: str = "layer"
+    ) -> tuple[unweave.LayerGrams, float]:
+        """The Grams of a network over its training set, and the seconds that took; the last ones are kept."""
+        key = setting.name, training.name, seed, stride
+        if self._grams is None or self._grams[0] != key:
+            self._grams = None  # the old ones may be large
+            net = self.network(setting, training, seed)
+            data = self.data(setting)
+            loaders = training.select(data).batches(500), data.val.batches(500)
+            made, seconds = self.timed(lambda: unweave.fit(net, *loaders, stride=stride))
+            self._grams = key, made, seconds
+        return self._grams[1], self._grams[2]
+
+    def timed(self, work: Callable[[], T]) -> tuple[T, float]:
+        """What some work gives, and the seconds it took by the wall clock."""
+        self._wait()
+        began = time.perf_counter()
+        made = work()
+        self._wait()
+        return made, time.perf_counter() - began
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what is in memory: another process has its own."""
+        return {**self.__dict__, "_data": {}, "_networks": OrderedDict(), "_grams": None, "_parts": None}
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
