@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +20,8 @@ from torch import nn
 import unweave
 from experiments.loaders import Shuffled
 from experiments.settings import Case
-from experiments.sources import recipe_of, train
+from experiments.sources import recipe_of
+from experiments.training_sets import FULL
 from experiments.work import Work
 from unweave.baselines import BASELINES
 
@@ -35,6 +35,7 @@ TITLES = {
 }
 SAMPLES = ("pgu", "paper", "match")
 CLASSES = ("pgu", "ours")
+FORGET_BATCH, RETAIN_BATCH = 128, 256
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def by_projection(work: Work, case: Case, seed: int, config: unweave.ForgetConfi
     """PGU with these settings; the Grams were made at training time, so their seconds are told apart."""
     config = capped(work, config)
     grams, fitted = work.grams(case.setting, seed, stride=stride)
-    net, parts = work.network(case.setting, *original(seed)), work.parts(case)
+    net, parts = work.network(case.setting, FULL, seed), work.parts(case)
     loaders = parts.forget.batches(), parts.val.batches()
     result, seconds = work.timed(lambda: unweave.forget(net, loaders[0], grams, loaders[1], config))
     return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})
@@ -106,31 +107,35 @@ def pgu_story(result: unweave.ForgetResult) -> dict[str, Any]:
 
 
 def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any]) -> Outcome:
-    """One of the other methods, with the data it asks for."""
+    """One of the other methods, with the data it asks for; forward and backward in bfloat16 on a GPU, as in training."""
     method = BASELINES[name]
-    config = method.config(**settings)
-    net, parts = work.network(case.setting, *original(seed)), work.parts(case)
-    padding = recipe_of(case.setting).padding
-    size = min(getattr(config, "batch_size", 256), len(parts.retain))
-    retain = Shuffled(parts.retain, size, seed=seed, padding=padding)
-    wanted = _extras(work, case, method.needs, seed)
-    result, seconds = work.timed(
-        lambda: method.run(net, parts.forget.batches(size), retain, val=parts.val.batches(), config=config, **wanted)
-    )
+    config = fitted_to(work, method.config(**settings))
+    net, parts = work.network(case.setting, FULL, seed), work.parts(case)
+    forget = Shuffled(parts.forget, FORGET_BATCH, seed=seed)
+    retain = Shuffled(parts.retain, RETAIN_BATCH, seed=seed, padding=recipe_of(case.setting).padding)
+    val = parts.val.batches() if "val" in method.needs or getattr(config, "rewind", False) else None
+    extras = _extras(work, case, method.needs, seed)
+    result, seconds = work.timed(lambda: method.run(net, forget, retain, val=val, config=config, **extras))
     story = {"ok": result.ok, "stopped": result.stopped, "config": settings, "needs": sorted(method.needs)}
     return Outcome(result.model, seconds, story)
 
 
+def fitted_to(work: Work, config: Any) -> Any:
+    """A baseline's settings on this device and scale: bfloat16 where there is a GPU, few epochs and samples if quick."""
+    changes = dict[str, Any]()
+    if hasattr(config, "bf16"):
+        changes["bf16"] = work.device.type == "cuda"
+    most = work.scale.baseline_epochs
+    if most is not None and hasattr(config, "epochs"):
+        changes["epochs"] = min(config.epochs, most)
+    if work.scale.baseline_samples is not None and hasattr(config, "samples"):
+        changes["samples"] = work.scale.baseline_samples
+    return replace(config, **changes)
+
+
 def _extras(work: Work, case: Case, needs: frozenset[str], seed: int) -> dict[str, Any]:
-    """What some methods need beside the retained data."""
-    setting, found = case.setting, dict[str, Any]()
-    if "first weights" in needs:
-        found["first_weights"] = first_weights(work, case, seed)
-    if "trainer" in needs:
-        found["trainer"] = trainer(work, case)
-    if "training" in needs:
-        found["training"] = work.data(setting).train.batches(256)
-    return found
+    """What some methods need beside the forgotten and the retained data."""
+    return {"first": first_weights(work, case, seed)} if "first weights" in needs else {}
 
 
 def first_weights(work: Work, case: Case, seed: int) -> dict[str, torch.Tensor]:
@@ -139,15 +144,3 @@ def first_weights(work: Work, case: Case, seed: int) -> dict[str, torch.Tensor]:
         torch.manual_seed(seed)
         net = case.setting.build(case.setting.classes)
     return {name: value.to(work.device) for name, value in net.state_dict().items()}
-
-
-def trainer(work: Work, case: Case) -> Callable[..., nn.Module]:
-    """From a labelled data set and a seed to a trained network."""
-    return lambda data, seed=0: train(case.setting, data, [seed])[0]
-
-
-def original(seed: int) -> tuple[Any, int]:
-    """The training set and the seed of an original network, as ``Work.network`` takes them."""
-    from experiments.training_sets import FULL
-
-    return FULL, seed

@@ -72,6 +72,17 @@ def read_out(net: nn.Module, case: Case, parts: Parts) -> tuple[dict[str, float]
     return errors, arrays
 
 
+def glance(net: nn.Module, case: Case, parts: Parts) -> dict[str, float]:
+    """What tuning looks at: the errors on the forget set and on the validation half; as in :func:`read_out`."""
+    val, labels = logits_of(net, parts.val), parts.val.y
+    stays = torch.tensor([c for c in range(val.shape[1]) if c not in case.classes], device=val.device)
+    return {
+        "forgotten": percent_wrong(logits_of(net, parts.forget), parts.forget.y),
+        "val": _error_of(val, labels, torch.isin(labels, stays), stays),
+        "val own": _error_of(val, labels, torch.isin(labels, parts.forget.y.unique())),
+    }
+
+
 def _error_of(logits: Tensor, labels: Tensor, chosen: Tensor, among: Tensor | None = None) -> float:
     return percent_wrong(logits[chosen], labels[chosen], among)
 

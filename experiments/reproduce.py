@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from experiments.jobs import Job, run_jobs
-from experiments.settings import PAPER, QUICK, SMOKE, Scale
+from experiments.settings import PAPER, QUICK, Scale
 from experiments.work import Work
+from unweave.cli.reproduce import STAGES, add_options
 from unweave.errors import ConfigError
 
 EXPERIMENTS = {
@@ -40,8 +41,6 @@ EXPERIMENTS = {
     "table4-tiny": "experiments.table4_tiny",
 }
 """By the name of the result, in the order in which ``all`` runs them."""
-SCALES = {scale.name: scale for scale in (PAPER, QUICK, SMOKE)}
-STAGES = ("both", "run", "assemble")
 
 Say = Callable[[str], None]
 
@@ -154,29 +153,9 @@ def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------- the command line
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that ``unweave reproduce`` and the modules share."""
-    parser.add_argument("--out", type=Path, default=Path("reproduction"), help="work folder (default: %(default)s)")
-    parser.add_argument("--data", type=Path, help="folder that holds the data set")
-    parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
-    parser.add_argument("--scale", choices=sorted(SCALES), help=argparse.SUPPRESS)
-    parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")
-    parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")
-    parser.add_argument("--trials", type=int, help="of every baseline's tuning")
-    parser.add_argument("--device", help="cpu, cuda … (default: cuda where there is one)")
-    parser.add_argument(
-        "--jobs", default="*", metavar="PATTERN", help="only jobs whose name matches, such as '*/match/*'"
-    )
-    parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
-    parser.add_argument(
-        "--together", type=int, default=4, help="networks trained at once, for ensembles (default: %(default)s)"
-    )
-    parser.add_argument("--stage", choices=STAGES, default="both", help="run jobs, assemble documents, or both")
-
-
 def options_of(arguments: argparse.Namespace) -> Options:
     """What the command line asks for."""
-    scale = SCALES[arguments.scale] if arguments.scale else QUICK if arguments.quick else PAPER
+    scale = QUICK if arguments.quick else PAPER
     changes = {"seeds": arguments.seeds, "models": arguments.models, "trials": arguments.trials}
     bad = [f"--{name} {value}" for name, value in changes.items() if value is not None and value < 1]
     if bad:
@@ -193,7 +172,7 @@ def main(name: str, words: Sequence[str] | None = None) -> None:
     module = _module(name)
     formatter = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=formatter)
-    add_arguments(parser)
+    add_options(parser)
     reproduce([name], options_of(parser.parse_args(words)), lambda text: print(text, flush=True))
 
 

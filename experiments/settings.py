@@ -1,8 +1,8 @@
 """What is trained on what, what is forgotten, and how large everything is: in one place for all experiments.
 
 A :class:`Setting` is a network with its data and recipe, a :class:`Case` is what that network is to forget, a
-:class:`Scale` is the size of all of it: ``PAPER`` for a GPU, ``QUICK`` for a few minutes on two cores, ``SMOKE`` for the
-tests. Networks belong to a setting and a training set, not to an experiment, so experiments share them.
+:class:`Scale` is the size of all of it: ``PAPER`` for a GPU, ``QUICK`` for minutes on two cores, ``SMOKE`` for tests.
+Networks belong to a setting and a training set, not to an experiment, so experiments share them.
 """
 
 from __future__ import annotations
@@ -87,6 +87,10 @@ class Scale:
     """Of every baseline's tuning."""
     epochs_watched: tuple[int, ...] = (0, 1, 2, 4, 8, 12, 16, 20, 30, 40)
     epochs_watched_classes: tuple[int, ...] = (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 99)
+    baseline_epochs: int | None = None
+    """At most so many for every baseline; None: its own."""
+    baseline_samples: int | None = None
+    """Of those methods that look at some samples only; None: their own number."""
     pgu_epochs: int | None = None
     """At most so many for every PGU request; None: the configuration's own."""
 
@@ -118,6 +122,8 @@ QUICK = Scale(
     epochs_watched=(0, 2, 4),
     epochs_watched_classes=(0, 2, 4),
     pgu_epochs=12,
+    baseline_epochs=2,
+    baseline_samples=40,
 )
 
 SMOKE = replace(
@@ -137,6 +143,8 @@ SMOKE = replace(
     epochs_watched=(0, 2),
     epochs_watched_classes=(0, 2),
     pgu_epochs=3,
+    baseline_epochs=1,
+    baseline_samples=10,
 )
 
 

@@ -1,4 +1,4 @@
-"""From outcomes to a document: mean ± standard deviation over seeds, entropies, attacks, and what all of it was made by."""
+"""From outcomes to a document: mean ± deviation over seeds, entropies, attacks, and what it was made by."""
 
 from __future__ import annotations
 

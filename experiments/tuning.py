@@ -18,7 +18,7 @@ from typing import Any
 
 from experiments.jobs import Job
 from experiments.methods import TITLES, forget_by
-from experiments.readout import read_out
+from experiments.readout import glance
 from experiments.settings import Case
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL
@@ -42,7 +42,7 @@ def tuning_jobs(work: Work, case: Case, methods: list[str]) -> list[Job]:
 def _reference(work: Work, case: Case) -> Job:
     def run() -> dict[str, Any]:
         net = work.network(case.setting, FULL, TUNING_SEED)
-        return {"errors": read_out(net, case, work.parts(case))[0]}
+        return {"errors": glance(net, case, work.parts(case))}
 
     return Job(_name(case, "original"), run, _settings(case))
 
@@ -50,7 +50,7 @@ def _reference(work: Work, case: Case) -> Job:
 def _trial(work: Work, case: Case, method: str, number: int, settings: dict[str, Any]) -> Job:
     def run() -> dict[str, Any]:
         outcome = forget_by(work, case, method, TUNING_SEED, settings)
-        errors = read_out(outcome.net, case, work.parts(case))[0]
+        errors = glance(outcome.net, case, work.parts(case))
         before = work.row(_name(case, "original"))["errors"]
         found = {"settings": settings, "score": score(case, errors, before), "seconds": outcome.seconds}
         return {**found, "forgotten": errors["forgotten"], "val": errors["val"], "ok": outcome.story["ok"]}

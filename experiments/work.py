@@ -3,10 +3,9 @@
     FOLDER/weights/SETTING/TRAINING/SEED.safetensors     networks: large, can be trained again
     FOLDER/rows/SETTING/CASE/METHOD/SEED.json, .npz      outcomes: small, what must survive
 
-Outcomes are those of jobs (see ``experiments.jobs``): one network, one method, one seed. A run that was interrupted goes
-on where it was, also on another machine that has the rows alone: a network whose weights are not there is trained again
-when it is needed. The same seed gives the same first weights and batches, and on the same machine nearly the same
-network.
+Outcomes are those of jobs (see ``experiments.jobs``): one network, one method, one seed. An interrupted run goes on
+where it was, also on another machine that has the rows alone: a network whose weights are not there is trained again
+when it is needed. The same seed gives the same first weights and batches, and on one machine nearly the same network.
 """
 
 from __future__ import annotations

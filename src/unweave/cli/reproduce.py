@@ -1,0 +1,73 @@
+"""``unweave reproduce``: the paper's tables and figures again, from the experiments of a source checkout."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import unweave
+from unweave.errors import ConfigError
+
+HELP = "Run the paper's experiments again and write each as a JSON document (from a source checkout)."
+
+EXAMPLE = """\
+example:
+  unweave reproduce all --quick                    every experiment, small, on the images that come with the package
+  unweave reproduce table1 --data cifar10/         table 1 at the paper's size; a GPU is advised
+  unweave reproduce table1 --data cifar10/ --minutes 9    stop starting jobs after nine minutes; the same command goes on
+  unweave reproduce table1 --out work --stage assemble    the document from what is there
+
+experiments: table1 table2 table3 table4 table4-tiny class-smallvgg incremental-long gamma layers epochs attacks, or all.
+Networks and outcomes are kept in --out as they are done: an interrupted run goes on where it was."""
+
+STAGES = ("both", "run", "assemble")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Describe the command to argparse."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("names", nargs="+", metavar="NAME", help="experiments, or all")
+    add_options(parser)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What ``unweave reproduce`` and ``python -m experiments.NAME`` have in common."""
+    parser.add_argument("--out", type=Path, default=Path("reproduction"), help="work folder (default: %(default)s)")
+    parser.add_argument("--data", type=Path, help="folder or archive that holds the data set")
+    parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
+    parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")
+    parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")
+    parser.add_argument("--trials", type=int, help="of every baseline's tuning (default: 6)")
+    parser.add_argument("--together", type=int, default=4, help="networks of an ensemble trained at once (default: 4)")
+    parser.add_argument("--device", help="cpu, cuda … (default: cuda where there is one)")
+    parser.add_argument("--jobs", default="*", metavar="PATTERN", help="only jobs whose name matches, as '*/match/*'")
+    parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
+    parser.add_argument("--stage", choices=STAGES, default="both", help="run jobs, assemble documents, or both")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the experiments; 0 when their documents are written.
+
+    Raises:
+        UnweaveError: no checkout here, an unknown name, or data that is not there or not right.
+    """
+    experiments = _experiments()
+    options = experiments.options_of(arguments)
+    experiments.reproduce(arguments.names, options, lambda text: print(text, flush=True))
+    return 0
+
+
+def _experiments() -> ModuleType:
+    """The experiments are not part of the installed package: look where the package's source is, then here."""
+    for root in (Path(unweave.__file__).resolve().parents[2], Path.cwd()):
+        if (root / "experiments" / "reproduce.py").is_file():
+            if str(root) not in sys.path:
+                sys.path.insert(0, str(root))
+            return importlib.import_module("experiments.reproduce")
+    raise ConfigError(
+        "The experiments come with the source, not with the installed package. Clone the repository, install it with "
+        "pip install --editable '.[audit]', and run this again there."
+    )
