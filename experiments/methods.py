@@ -56,7 +56,10 @@ def title_of(name: str) -> str:
 def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
     """The settings of one of this project's ways, and the stride its Grams are made with."""
     if name == "pgu":
-        return unweave.ForgetConfig.paper(case.setting.preset), "one"
+        preset = unweave.ForgetConfig.paper(case.setting.preset)
+        if case.task == "classes" and preset.task == "samples":  # no settings shipped: see experiments.class_smallvgg
+            preset = replace(preset, task="classes", stop="epochs", max_damage=5.0)
+        return preset, "one"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
     return unweave.ForgetConfig(task=case.task), "layer"

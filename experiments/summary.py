@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,6 @@ def head(work: Work, name: str, cases: Sequence[Case], prefixes: Sequence[str]) 
 
 
 def _files(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
-    import json
-
     paths = [path for prefix in prefixes for path in sorted((work.rows / prefix).rglob("*.json"))]
     return [json.loads(path.read_text()) for path in paths]
 
@@ -86,17 +85,26 @@ def _title(method: str) -> str:
 
 
 def entropies(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
-    """The figure of confidence: histograms of log10 entropy on the forget set, and each one's distance to retrained.
-
-    The distance is the Kolmogorov–Smirnov statistic between all outputs of the table's seeds, 0 to 1.
-    """
-    named = {method: _forget_outputs(work, case, method) for method in methods}
+    """The figure of confidence for the table's seeds; see :func:`entropies_of`."""
+    named = {method: forget_outputs(work, case, method) for method in methods}
     there = {method: outputs for method, outputs in named.items() if outputs is not None}
-    if "retrained" not in there:
+    labels = next((outputs.labels for outputs in there.values()), None)
+    return entropies_of({method: outputs.logits for method, outputs in there.items()}, labels, case.classes)
+
+
+def entropies_of(
+    logits: Mapping[str, np.ndarray], labels: np.ndarray | None, removed: Sequence[int] = ()
+) -> dict[str, Any]:
+    """Histograms of log10 entropy on the forget set, and each one's distance to retrained, for logits [seeds, n, C].
+
+    The distance is the Kolmogorov–Smirnov statistic between all outputs of the two kinds, 0 to 1.
+    """
+    if "retrained" not in logits or labels is None:
         return {}
-    aim = log_entropy(there["retrained"], case.classes).ravel()
-    histograms = entropy_histograms({m: {"forget": o} for m, o in there.items()}, case.classes)
-    distance = {m: float(ks_2samp(log_entropy(o, case.classes).ravel(), aim).statistic) for m, o in there.items()}
+    there = {name: Ensemble.of(values, labels.astype(np.int64), name) for name, values in logits.items()}
+    aim = log_entropy(there["retrained"], removed).ravel()
+    histograms = entropy_histograms({m: {"forget": o} for m, o in there.items()}, removed)
+    distance = {m: float(ks_2samp(log_entropy(o, removed).ravel(), aim).statistic) for m, o in there.items()}
     return {
         "edges": rounded(histograms[0]["edges"]),
         "shares": rounded({one["model"]: one["shares"] for one in histograms}),
@@ -105,7 +113,8 @@ def entropies(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _forget_outputs(work: Work, case: Case, method: str) -> Ensemble | None:
+def forget_outputs(work: Work, case: Case, method: str) -> Ensemble | None:
+    """The outputs of a method's networks of the table's seeds on the forget set; None where there are none."""
     prefix = f"{case.setting.name}/{case.name}/{method}"
     found = [work.arrays(f"{prefix}/{s}") for s in work.seeds_of(prefix) if s < work.scale.seeds]
     if not found:

@@ -174,5 +174,13 @@ def test_json_has_no_nan() -> None:
 
 
 def test_the_table_of_commands_names_only_modules_of_this_package() -> None:
-    assert [name for name, _ in main_module.COMMANDS] == ["init", "fit", "forget", "audit", "report", "demo", "reproduce"]
+    assert [name for name, _ in main_module.COMMANDS] == [
+        "init",
+        "fit",
+        "forget",
+        "audit",
+        "report",
+        "demo",
+        "reproduce",
+    ]
     assert all(path == f"unweave.cli.{name}" for name, path in main_module.COMMANDS)
