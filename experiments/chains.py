@@ -33,7 +33,7 @@ class Step:
 
 
 def chain(work: Work, setting: Setting, per_class: int, steps: int, method: str, seed: int) -> Iterator[Step]:
-    """Step after step, until there are no more or one asks for what is not there; every step is handed out when done."""
+    """Step after step, each handed out when it is done; ends early where a step would ask for more than is left."""
     first = step_alone(setting, per_class, 1)
     config, stride = pgu_config(method, first)
     config = capped(work, config)

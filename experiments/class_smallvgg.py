@@ -5,8 +5,8 @@
 The share of airplanes that each network takes for each other class, with the airplanes' own output left out (the paper
 removes its row). Retrained and unlearned networks should agree; the distance is half the sum of absolute differences.
 
-The authors' repository has no settings for this experiment: ``pgu`` takes those of SmallVGG's samples with the stop rule
-of their class removal (all epochs, unless the error of the others rises by 5 points; here on the validation half).
+The authors' repository has no settings for this experiment: ``pgu`` takes those of SmallVGG's samples with the stop
+rule of their class removal (all epochs, unless the error of the others rises by 5 points; here on the validation half).
 """
 
 from __future__ import annotations

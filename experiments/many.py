@@ -13,7 +13,7 @@ it has learnt from none of them. U-LiRA and KLoM take all unlearned networks of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,6 @@ from unweave.audit.lira import ULiRA
 from unweave.audit.rmia import RMIA
 from unweave.audit.shadow_classifier import ShadowClassifier
 
-DRAWS = 1000
 CURVE = 60
 """Points kept of a ROC curve."""
 
@@ -52,7 +51,15 @@ class Attackers:
         found = [self.work.arrays(f"{prefix}/{seed}") for seed in seeds]
         return Ensemble.of(np.stack([a[part] for a in found]), found[0][f"{part}_labels"].astype(np.int64), method)
 
-    def about(self, method: str) -> dict[str, Any]:
+    def ready(self) -> bool:
+        """Whether the paper's attack can be fitted."""
+        return min(len(self.full_seeds), len(self.retrained_seeds)) >= NEEDS["xgboost"]["full"]
+
+    def tested(self) -> list[int]:
+        """The seeds of the full networks that the classifier is tested with; it has learnt from none of them."""
+        return self.full_seeds[self.classifier().splits["full"].test]
+
+    def about(self, method: str, only: Collection[str] | None = None) -> dict[str, Any]:
         """Every attack that there are enough networks for, with its interval; ``original`` and ``retrained`` too."""
         seeds = self.full_seeds if method == "original" else self.seeds(method)
         counts = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "unlearned": len(seeds)}
@@ -64,6 +71,8 @@ class Attackers:
         }
         found = dict[str, Any]()
         for name, ask in asked.items():
+            if only is not None and name not in only:
+                continue
             enough = all(counts[kind] >= least for kind, least in NEEDS.get(name, NEEDS["u-lira"]).items())
             answer = ask(method, seeds) if enough else None
             if answer is not None:
@@ -83,13 +92,12 @@ class Attackers:
         """Some networks against the classifier's retrained test networks."""
         attack = self.classifier()
         negatives = self.outputs("retrained", self.retrained_seeds[attack.splits["retrained"].test])
-        return separate(attack.score(outputs), attack.score(negatives), same_samples=True, draws=DRAWS)
+        return separate(attack.score(outputs), attack.score(negatives), same_samples=True, draws=self.work.scale.draws)
 
     def _by_classifier(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
-        attack = self.classifier()
-        tested = self.full_seeds[attack.splits["full"].test]
+        tested = self.tested()
         if method == "retrained":
-            tested = self.retrained_seeds[attack.splits["retrained"].validation]
+            tested = self.retrained_seeds[self.classifier().splits["retrained"].validation]
         able = [seed for seed in tested if seed in seeds]
         return described(self.scored(self.outputs(method, able))) if able else None
 
@@ -102,7 +110,7 @@ class Attackers:
         if min(len(seeds), len(others)) < NEEDS["u-lira"]["unlearned"]:
             return None
         scores = ULiRA().score(self.outputs(method, seeds), self.outputs("retrained", others))
-        return described(separate(*scores, same_samples=True, draws=DRAWS))
+        return described(separate(*scores, same_samples=True, draws=self.work.scale.draws))
 
     def _by_references(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         half = len(self.retrained_seeds) // 2
@@ -117,7 +125,9 @@ class Attackers:
             targets = zip(self.outputs(kind, chosen), self.outputs(kind, chosen, "held_out"), strict=True)
             return np.stack([RMIA().fit(strangers, population).score(own, forget) for own, strangers in targets])
 
-        return described(separate(scores(method, seeds), scores("retrained", others), same_samples=True, draws=DRAWS))
+        return described(
+            separate(scores(method, seeds), scores("retrained", others), same_samples=True, draws=self.work.scale.draws)
+        )
 
     def _distance(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         if method in ("original", "retrained"):

@@ -110,12 +110,13 @@ def pgu_story(result: unweave.ForgetResult) -> dict[str, Any]:
 
 
 def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any]) -> Outcome:
-    """One of the other methods, with the data it asks for; forward and backward in bfloat16 on a GPU, as in training."""
+    """One of the other methods, with the data it asks for; those that train do it in bfloat16 on a GPU."""
     method = BASELINES[name]
     config = fitted_to(work, method.config(**settings))
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
     forget = Shuffled(parts.forget, FORGET_BATCH, seed=seed)
-    retain = Shuffled(parts.retain, RETAIN_BATCH, seed=seed, padding=recipe_of(case.setting).padding)
+    padding = recipe_of(case.setting).padding if hasattr(config, "epochs") else None  # only training augments
+    retain = Shuffled(parts.retain, RETAIN_BATCH, seed=seed, padding=padding)
     val = parts.val.batches() if "val" in method.needs or getattr(config, "rewind", False) else None
     extras = _extras(work, case, method.needs, seed)
     result, seconds = work.timed(lambda: method.run(net, forget, retain, val=val, config=config, **extras))
@@ -124,7 +125,7 @@ def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str
 
 
 def fitted_to(work: Work, config: Any) -> Any:
-    """A baseline's settings on this device and scale: bfloat16 where there is a GPU, few epochs and samples if quick."""
+    """A baseline's settings on this device and scale: bfloat16 on a GPU, few epochs and samples if quick."""
     changes = dict[str, Any]()
     if hasattr(config, "bf16"):
         changes["bf16"] = work.device.type == "cuda"
@@ -138,7 +139,12 @@ def fitted_to(work: Work, config: Any) -> Any:
 
 def _extras(work: Work, case: Case, needs: frozenset[str], seed: int) -> dict[str, Any]:
     """What some methods need beside the forgotten and the retained data."""
-    return {"first": first_weights(work, case, seed)} if "first weights" in needs else {}
+    found = dict[str, Any]()
+    if "first weights" in needs:
+        found["first"] = first_weights(work, case, seed)
+    if "importances" in needs:
+        found["training"] = work.data(case.setting).train.batches(RETAIN_BATCH)
+    return found
 
 
 def first_weights(work: Work, case: Case, seed: int) -> dict[str, torch.Tensor]:

@@ -136,8 +136,8 @@ def _only_problems(say: Say) -> Say:
 
 def _gist(result: dict[str, Any]) -> str:
     """A few errors, so that a run can be judged while it goes on."""
-    errors = result.get("errors", {})
-    shown = " ".join(f"{key} {errors[key]:.2f}" for key in ("retained", "forgotten", "test") if key in errors)
+    found = result.get("errors") or result.get("accuracy") or {}
+    shown = " ".join(f"{key} {found[key]:.2f}" for key in ("retained", "forgotten", "test") if key in found)
     return f"  {shown}" if shown else ""
 
 

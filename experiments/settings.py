@@ -40,7 +40,7 @@ class Setting:
     epochs: int | None = None
     """In place of the recipe's, for ``--quick``."""
     limit: int | None = None
-    """Training images a class, for the tests; None: all."""
+    """Training images a class, and a third as many held-out ones, for the tests; None: all."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ class Scale:
         default_factory=lambda: {"allcnn": ((100, 8), (50, 16), (25, 32)), "smallvgg": ((100, 16),)}
     )
     """Samples a class and steps at most, until accuracy drops."""
+    draws: int = 1000
+    """Of the bootstraps behind the attacks' intervals."""
     trials: int = 6
     """Of every baseline's tuning."""
     epochs_watched: tuple[int, ...] = (0, 1, 2, 4, 8, 12, 16, 20, 30, 40)
@@ -140,6 +142,7 @@ SMOKE = replace(
     budgets_tiny=(60,),
     gammas=(0.9,),
     trials=1,
+    draws=50,
     epochs_watched=(0, 2),
     epochs_watched_classes=(0, 2),
     pgu_epochs=3,

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from experiments import data as data_sets
-from experiments.data import Cifar10, Labelled
+from experiments.data import Cifar10, Labelled, first_of_class
 from experiments.fast_training import RECIPES, Recipe, train_many
 from experiments.settings import Setting
 from unweave.demo.data import CLASSES
@@ -24,8 +24,16 @@ def load(setting: Setting, folder: Path | None, device: torch.device) -> Cifar10
         StoreError: it is not there, damaged, or another one.
     """
     if setting.data == "embedded":
-        return data_sets.load_embedded(device, setting.limit or 300)
+        found = data_sets.load_embedded(device, setting.limit or 300)
+        return found if setting.limit is None else replace(found, **_some_of(found, setting.limit // 3))
     return data_sets.load(setting.data, folder, device)
+
+
+def _some_of(data: Cifar10, count: int) -> dict[str, Labelled]:
+    """The held-out sets with so many images a class."""
+    sets, classes = {"val": data.val, "test": data.test}, range(data.classes)
+    chosen = {name: torch.cat([first_of_class(part.y, c, 0, count) for c in classes]) for name, part in sets.items()}
+    return {name: part.where(chosen[name]) for name, part in sets.items()}
 
 
 def recipe_of(setting: Setting) -> Recipe:

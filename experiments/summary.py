@@ -122,10 +122,10 @@ def forget_outputs(work: Work, case: Case, method: str) -> Ensemble | None:
     return Ensemble.of(np.stack([a["forget"] for a in found]), found[0]["forget_labels"].astype(np.int64), method)
 
 
-def attacks(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
+def attacks(work: Work, case: Case, methods: Sequence[str], only: Sequence[str] | None = None) -> dict[str, Any]:
     """Every method's AUCs, with how many networks they rest on; empty where there are too few."""
     attackers = Attackers(work, case)
-    table = {method: attackers.about(method) for method in methods}
+    table = {method: attackers.about(method, only) for method in methods}
     counts = {"full": len(attackers.full_seeds), "retrained": len(attackers.retrained_seeds)}
     found = {method: about for method, about in table.items() if about}
     return {"models": counts, "methods": found} if found else {}

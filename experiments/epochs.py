@@ -1,0 +1,97 @@
+"""The supplement's figures by epoch: accuracy lost, AUC of the attack, and the attacker's scores at and beyond the stop.
+
+    unweave reproduce epochs --data FOLDER [--seeds 5] [--models 12]
+
+The authors' settings without their stop rule, for so many epochs. Their learning rate falls over 100 epochs whether or
+not the request ends earlier, so a request of E epochs ends at lr · (end / lr)^(E / 100). SmallVGG forgets 100 samples of
+every class, ResNet-18 the first classes. "Accuracy lost" is the rise of the error over the original's.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import unweave
+from experiments.jobs import Job
+from experiments.layers import cases
+from experiments.many import Attackers, rounded
+from experiments.methods import pgu_config
+from experiments.requests import both_kinds, variant_job
+from experiments.settings import Case
+from experiments.summary import attacks, head, method_rows
+from experiments.work import Work
+
+NAME = "epochs"
+SCHEDULED = 100
+"""Epochs over which the authors' learning rate falls."""
+
+
+def watched(work: Work, key: str) -> tuple[int, ...]:
+    """After how many epochs to look; 0 is the original network."""
+    return work.scale.epochs_watched if key == "smallvgg" else work.scale.epochs_watched_classes
+
+
+def variant(epochs: int) -> str:
+    """The name its outcomes are kept under."""
+    return "original" if epochs == 0 else f"pgu epochs={epochs}"
+
+
+def settings_for(config: unweave.ForgetConfig, epochs: int) -> dict[str, Any]:
+    """So many epochs of the authors' schedule, and no stop."""
+    assert config.lr is not None
+    assert config.lr_end is not None
+    end = config.lr * (config.lr_end / config.lr) ** (epochs / SCHEDULED)
+    return {"epochs": epochs, "lr_end": end, "stop": "epochs", "max_damage": None}
+
+
+def jobs(work: Work) -> list[Job]:
+    """The networks, then seed by seed all epochs of one original."""
+    made = list[Job]()
+    for key, case in cases(work).items():
+        seeds, config = range(work.scale.seeds), pgu_config("pgu", case)[0]
+        made += both_kinds(work, case, seeds)
+        for seed in seeds:
+            made += [
+                variant_job(work, case, variant(e), "pgu", seed, settings_for(config, e))
+                for e in watched(work, key)
+                if e > 0
+            ]
+        made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
+    return made
+
+
+def assemble(work: Work) -> dict[str, Any]:
+    """Curves over epochs."""
+    every = cases(work)
+    prefixes = [f"{case.setting.name}/{case.name}" for case in every.values()]
+    networks = {key: _curves(work, key, case) for key, case in every.items()}
+    return {**head(work, NAME, list(every.values()), prefixes), "networks": networks}
+
+
+def _curves(work: Work, key: str, case: Case) -> dict[str, Any]:
+    names = [variant(e) for e in watched(work, key)]
+    rows = method_rows(work, case, [*names, "retrained"])
+    attackers = Attackers(work, case)
+    scores = {name: _scores(attackers, name) for name in names if name in rows} if attackers.ready() else {}
+    return {
+        "request": {"network": case.setting.name, "case": case.name, "task": case.task},
+        "epochs": list(watched(work, key)),
+        "methods": rows,
+        "attacks": attacks(work, case, [*names, "retrained"], only=("xgboost",)),
+        "attacker's scores": {name: found for name, found in scores.items() if found},
+    }
+
+
+def _scores(attackers: Attackers, name: str) -> dict[str, Any] | None:
+    """Histogram of the classifier's log-odds: unlearned networks against retrained ones."""
+    tested = [s for s in attackers.tested() if s in attackers.seeds(name)]
+    if not tested:
+        return None
+    found: dict[str, Any] = rounded(attackers.scored(attackers.outputs(name, tested)).document()["scores"])
+    return found
+
+
+if __name__ == "__main__":
+    from experiments.reproduce import main
+
+    main(NAME)

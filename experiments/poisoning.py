@@ -1,0 +1,165 @@
+"""Wrong labels taken back: what tables 4 and its TinyImageNet sister share.
+
+For each budget: a network trained with wrong labels in pairs of classes ("poisoned"), one trained without those samples
+("clean"), and the poisoned one after each method. Accuracies in percent:
+
+    test            on the test half
+    poisoned right  on the poisoned samples, judged by their true labels, which the request never saw
+    clean train     on the training samples whose labels were right
+    val             on the validation half
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import unweave
+from experiments.jobs import Job
+from experiments.loaders import Shuffled
+from experiments.methods import Outcome, capped, fitted_to, pgu_story, title_of
+from experiments.provenance import made_by
+from experiments.readout import logits_of, percent_wrong
+from experiments.settings import Setting
+from experiments.sources import recipe_of
+from experiments.summary import spread
+from experiments.training_sets import clean_part, poisoned_by, with_poison
+from experiments.trials import TRIALS
+from experiments.work import Work
+from unweave.baselines import BASELINES
+
+OURS = ("pgu", "ours")
+WARNECKE = ("first_order", "second_order")
+NETWORKS = ("poisoned", "clean")
+
+
+def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
+    """Where an outcome is kept."""
+    return f"{setting.name}/poison-{budget}/{method}/{seed}"
+
+
+def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str] = WARNECKE) -> list[Job]:
+    """Seed by seed and budget by budget; tuning of the others once, on the middle budget's first network."""
+    made = list[Job]()
+    known = [name for name in others if name in BASELINES]
+    middle = budgets[len(budgets) // 2]
+    for seed in range(work.scale.seeds):
+        for budget in budgets:
+            made += [_job(work, setting, budget, kind, seed) for kind in ("poisoned", *OURS, "clean")]
+        if seed == 0:
+            made += [job for name in known for job in _trials(work, setting, middle, name)]
+        made += [_job(work, setting, budget, name, seed) for budget in budgets for name in known]
+    return made
+
+
+def _job(work: Work, setting: Setting, budget: int, method: str, seed: int) -> Job:
+    settings = {"recipe": recipe_of(setting).settings(), "budget": budget, "method": method, "seed": seed}
+    return Job(name_of(setting, budget, method, seed), partial(_run, work, setting, budget, method, seed), settings)
+
+
+def _run(work: Work, setting: Setting, budget: int, method: str, seed: int) -> dict[str, Any]:
+    training = clean_part(budget) if method == "clean" else with_poison(budget)
+    net = work.network(setting, training, seed)
+    outcome = Outcome(net, work.seconds_to_train(setting, training, seed), {})
+    if method not in NETWORKS:
+        settings = chosen(work, setting, method) if method in WARNECKE else {}
+        outcome = repair(work, setting, budget, method, seed, settings)
+    accuracies = accuracies_of(work, setting, budget, outcome)
+    return {"accuracy": accuracies, "seconds": outcome.seconds, **outcome.story, "made_by": made_by(work.device)}
+
+
+def repair(
+    work: Work, setting: Setting, budget: int, method: str, seed: int, settings: dict[str, Any] | None = None
+) -> Outcome:
+    """The poisoned network of a seed after one method; the methods of Warnecke et al. are told the true labels."""
+    net, data = work.network(setting, with_poison(budget), seed), work.data(setting)
+    sections = poisoned_by(data, budget)
+    wrong, right, val = sections.poison.batches(), sections.poison_clean.batches(), data.val.batches()
+    if method in OURS:
+        config = unweave.ForgetConfig(task="poison")
+        if method == "pgu":
+            config = unweave.ForgetConfig.paper(setting.poison_preset)
+        stride = "one" if method == "pgu" else "layer"
+        grams, fitted = work.grams(setting, seed, with_poison(budget), stride)
+        result, seconds = work.timed(lambda: unweave.forget(net, wrong, grams, val, capped(work, config)))
+        return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})
+    baseline = BASELINES[method]
+    config = fitted_to(work, baseline.config(**settings or {}))
+    retain = Shuffled(sections.clean, 1000, seed=seed)
+    done, seconds = work.timed(lambda: baseline.run(net, wrong, retain, config=config, true_labels=right))
+    return Outcome(done.model, seconds, {"ok": done.ok, "stopped": done.stopped, "config": settings or {}})
+
+
+def accuracies_of(work: Work, setting: Setting, budget: int, outcome: Outcome) -> dict[str, float]:
+    """In percent; see the module."""
+    data = work.data(setting)
+    sections = poisoned_by(data, budget)
+    sets = {"test": data.test, "val": data.val, "poisoned right": sections.poison_clean, "clean train": sections.clean}
+    return {name: 100 - percent_wrong(logits_of(outcome.net, part), part.y) for name, part in sets.items()}
+
+
+# ------------------------------------------------------------------------------------------------------ tuning
+
+
+def _trials(work: Work, setting: Setting, budget: int, method: str) -> list[Job]:
+    """Judged by the validation half: the accuracy that comes back."""
+
+    def run(settings: dict[str, Any]) -> dict[str, Any]:
+        outcome = repair(work, setting, budget, method, 0, settings)
+        val = work.data(setting).val
+        score = percent_wrong(logits_of(outcome.net, val), val.y)
+        return {"settings": settings, "score": score, "ok": outcome.story["ok"], "seconds": outcome.seconds}
+
+    return [
+        Job(
+            _trial_name(setting, method, number),
+            partial(run, settings),
+            {"recipe": recipe_of(setting).settings(), "budget": budget, "method": method, "trial": settings},
+        )
+        for number, settings in enumerate(TRIALS[method][: work.scale.trials])
+    ]
+
+
+def chosen(work: Work, setting: Setting, method: str) -> dict[str, Any]:
+    """The settings with the lowest validation error; the authors' where nothing was tried."""
+    tried = tried_for(work, setting, method)
+    best: dict[str, Any] = min(tried, key=lambda trial: trial["score"])["settings"] if tried else {}
+    return best
+
+
+def tried_for(work: Work, setting: Setting, method: str) -> list[dict[str, Any]]:
+    """The trials that were run."""
+    names = [_trial_name(setting, method, number) for number in range(len(TRIALS[method]))]
+    return [work.row(name) for name in names if work.has(name)]
+
+
+def _trial_name(setting: Setting, method: str, number: int) -> str:
+    return f"{setting.name}/poison-tuning/{method}-{number}"
+
+
+# ---------------------------------------------------------------------------------------------------- assembling
+
+
+def poison_rows(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str]) -> dict[str, Any]:
+    """For each budget and method: accuracies and seconds over seeds."""
+    table = dict[str, Any]()
+    for budget in budgets:
+        rows = {method: _rows(work, setting, budget, method) for method in (*NETWORKS, *OURS, *others)}
+        table[str(budget)] = {method: _summary(method, found) for method, found in rows.items() if found}
+    return table
+
+
+def _rows(work: Work, setting: Setting, budget: int, method: str) -> list[dict[str, Any]]:
+    prefix = f"{setting.name}/poison-{budget}/{method}"
+    return [work.row(f"{prefix}/{seed}") for seed in work.seeds_of(prefix)]
+
+
+def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    accuracy = {key: spread([row["accuracy"][key] for row in rows]) for key in rows[0]["accuracy"]}
+    title = method if method in NETWORKS else title_of(method)
+    found = {"title": title, "accuracy": accuracy, "seconds": spread([row["seconds"] for row in rows])}
+    if "ok" in rows[0]:
+        found |= {"ok": [row["ok"] for row in rows], "stopped": [row["stopped"] for row in rows]}
+        found["config"] = rows[0]["config"]
+    return found

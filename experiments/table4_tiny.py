@@ -1,0 +1,45 @@
+"""The supplement's table of depoisoning: ResNet-18 on TinyImageNet with wrong labels, and what each method gives back.
+
+    unweave reproduce table4-tiny --data FOLDER [--seeds 5]
+
+10,000 to 50,000 wrong labels. The authors' repository has no settings for this experiment: ``pgu`` takes those of their
+depoisoning of SmallVGG. The pairs of the 200 classes come from the same seeded shuffle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.jobs import Job
+from experiments.poisoning import poison_jobs, poison_rows, tried_for
+from experiments.settings import Case
+from experiments.summary import head
+from experiments.work import Work
+
+NAME = "table4-tiny"
+OTHERS: tuple[str, ...] = ()
+
+
+def jobs(work: Work) -> list[Job]:
+    """Poisoned, repaired and clean networks."""
+    return poison_jobs(work, work.scale.resnet18, work.scale.budgets_tiny, OTHERS)
+
+
+def assemble(work: Work) -> dict[str, Any]:
+    """Accuracies by budget with the paper's beside them."""
+    setting, budgets = work.scale.resnet18, work.scale.budgets_tiny
+    case = Case("poison", setting, "poison", lambda labels: labels)
+    prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
+    tuning = {method: tried_for(work, setting, method) for method in OTHERS}
+    return {
+        **head(work, NAME, [case], prefixes),
+        "request": {"network": setting.name, "task": "poison", "budgets": list(budgets)},
+        "budgets": poison_rows(work, setting, budgets, OTHERS),
+        "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
+    }
+
+
+if __name__ == "__main__":
+    from experiments.reproduce import main
+
+    main(NAME)
