@@ -160,10 +160,10 @@ class _Run:
         self.optimiser = torch.optim.SGD(
             self.net.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay, fused=self.cuda
         )
+        self.done = torch.zeros(1, dtype=torch.long, device=device)
+        self.rates_there = torch.tensor(self.rates, device=device)
         if self.cuda:
             self.stream = torch.cuda.Stream(device)
-            self.done = torch.zeros(1, dtype=torch.long, device=device)
-            self.rates_there = torch.tensor(self.rates, device=device)
             self.graph = self._capture()
 
     def step(self, i: int) -> None:

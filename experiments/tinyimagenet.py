@@ -21,7 +21,9 @@ from unweave.errors import StoreError
 URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 ARCHIVE = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 """SHA-256 of the file there."""
-REMEDY = f"Give the folder tiny-imagenet-200 or a tar or zip of it; or pass --download, which gets {URL}."
+REMEDY = (
+    f"Give the folder tiny-imagenet-200 or a tar or zip of it; or pass --download (download=True), which gets {URL}."
+)
 
 SHA256 = {
     "train files": "8fc2447ce99b257629fda5314600cd07cc331d8fbe5d86fbaf8b3afa1fed8d74",
