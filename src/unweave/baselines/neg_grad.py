@@ -6,8 +6,8 @@
 Both are unbounded: too long or too fast, and the network is ruined. ``clip=`` and ``val=`` help.
 
 NegGrad's optimiser is that of the authors of SalUn (Fan et al., ICLR 2024) for this baseline. They search the learning
-rate anew each time, between 1e-5 and 1e-3, and take 5 epochs (from memory of their paper; their code has no default that
-fits). NegGrad+ is as its authors have it for all of CIFAR-10 (Kurmanji et al., NeurIPS 2023).
+rate anew each time, between 1e-5 and 1e-3, and take 5 epochs (from memory of their paper; their code leaves both to the
+user). NegGrad+ is as its authors have it for all of CIFAR-10 (Kurmanji et al., NeurIPS 2023).
 """
 
 from __future__ import annotations

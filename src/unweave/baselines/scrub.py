@@ -92,7 +92,7 @@ def scrub(
 
 
 def kl_at(teacher: Tensor, student: Tensor, temperature: float) -> Tensor:
-    """KL_T(t ‖ s) = T² · mean over samples of Σ_c p_c (log p_c − log q_c); p, q are the softmaxes of logits [N, C] / T."""
+    """KL_T(t ‖ s) = T² · mean over samples of Σ_c p_c (log p_c − log q_c); p, q: softmaxes of logits [N, C] / T."""
     p, q = (teacher / temperature).log_softmax(1), (student / temperature).log_softmax(1)
     return temperature**2 * F.kl_div(q, p, reduction="batchmean", log_target=True)
 

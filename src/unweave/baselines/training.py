@@ -307,14 +307,19 @@ def seeded(seed: int, device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def _repeatable() -> Iterator[None]:
-    """Convolutions that give the same bits again; TF32 is the user's choice."""
-    cudnn = torch.backends.cudnn
-    before = cudnn.deterministic, cudnn.benchmark
+    """Convolutions that give the same bits again, and attention that a teacher computes as its student does.
+
+    TF32 is the user's choice.
+    """
+    cudnn, mha = torch.backends.cudnn, torch.backends.mha
+    before, fastpath = (cudnn.deterministic, cudnn.benchmark), mha.get_fastpath_enabled()
     try:
         cudnn.deterministic, cudnn.benchmark = True, False
+        mha.set_fastpath_enabled(False)
         yield
     finally:
         cudnn.deterministic, cudnn.benchmark = before
+        mha.set_fastpath_enabled(fastpath)
 
 
 def teacher_of(original: nn.Module) -> nn.Module:
