@@ -126,6 +126,14 @@ def test_requests_add_up_and_survive_the_process(tmp_path: Path) -> None:
     assert {p.name for p in tmp_path.glob("*.safetensors")} == shards.shards.files
 
 
+def test_a_state_that_is_out_of_date_cannot_bring_samples_back(tmp_path: Path) -> None:
+    stale = fitted(tmp_path)
+    SISA.open(tmp_path, network()).forget([stale.shards.shards[0][2].ids[0]], Trainer())
+    with pytest.raises(StoreError, match="changed since"):
+        stale.forget([stale.shards.shards[1][2].ids[0]], Trainer())
+    assert len(SISA.open(tmp_path, network()).models()) == 3
+
+
 def test_a_failure_leaves_the_state_of_before(tmp_path: Path) -> None:
     shards = fitted(tmp_path)
     before, files = states(shards), sorted(p.name for p in tmp_path.iterdir())

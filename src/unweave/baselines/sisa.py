@@ -138,25 +138,32 @@ class SISA:
         return self._shards
 
     def fit(self, ids: Iterable[int], train: Trainer, progress: Progress | None = None) -> Work:
-        """Train all shards on these samples; what was in the folder before is replaced.
+        """Train all shards on these samples.
 
         Raises:
             DataError: ids that are not integers, there twice, or too few.
-            StoreError: the folder cannot be written.
+            StoreError: the folder holds shards already, or cannot be written.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if (self.folder / MANIFEST).exists():
+            raise StoreError(f"{self.folder} holds shards already. Use SISA.open() for them, or choose another folder.")
         dealt = Shards.deal(ids, self.config.shards, self.config.slices, self.config.seed)
-        generation = 0 if self._shards is None else self._shards.generation
-        every = dict.fromkeys(range(self.config.shards), 0)
-        return self._train(replace(dealt, generation=generation), every, train, progress)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Cannot make {self.folder}: {error.strerror or error}. Choose another place.") from error
+        return self._train(dealt, dict.fromkeys(range(self.config.shards), 0), train, progress)
 
     def forget(self, ids: Iterable[int], train: Trainer, progress: Progress | None = None) -> Work:
         """Take samples out, and train again what knows them.
 
         Raises:
             DataError: ids that are in no shard, or nothing was fitted.
+            StoreError: another process has changed the folder since, or it cannot be read or written.
         """
-        left, void = self.shards.without(ids)
+        known = self.shards
+        if Shards.load(self.folder / MANIFEST)[0] != known:
+            raise StoreError(f"{self.folder} has changed since it was opened. Call SISA.open() and forget with that.")
+        left, void = known.without(ids)
         return self._train(left, void, train, progress)
 
     def models(self) -> list[nn.Module]:
