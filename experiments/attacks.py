@@ -3,8 +3,8 @@
     unweave reproduce attacks --data FOLDER [--seeds 5] [--models 50]
 
 Every method of table 1 under U-LiRA, RMIA, KLoM and the paper's own attack; ``match`` and ``paper`` with more networks
-(MORE), each forgetting from its own original. Then ``match`` and ``paper`` with one thing changed at a time: what is the
-projection worth, the share that is protected, which layers move, the entropy, the stop rule?
+(MORE), each forgetting from its own original. Then ``match`` and ``paper`` with one thing changed at a time: what is
+the projection worth, the share that is protected, which layers move, the entropy, the stop rule?
 """
 
 from __future__ import annotations

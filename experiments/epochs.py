@@ -1,10 +1,10 @@
-"""The supplement's figures by epoch: accuracy lost, AUC of the attack, and the attacker's scores at and beyond the stop.
+"""The supplement's figures by epoch: accuracy lost, AUC of the attack, the attacker's scores at and beyond the stop.
 
     unweave reproduce epochs --data FOLDER [--seeds 5] [--models 12]
 
 The authors' settings without their stop rule, for so many epochs. Their learning rate falls over 100 epochs whether or
-not the request ends earlier, so a request of E epochs ends at lr · (end / lr)^(E / 100). SmallVGG forgets 100 samples of
-every class, ResNet-18 the first classes. "Accuracy lost" is the rise of the error over the original's.
+not the request ends earlier, so a request of E epochs ends at lr · (end / lr)^(E / 100). SmallVGG forgets 100 samples
+of every class, ResNet-18 the first classes. "Accuracy lost" is the rise of the error over the original's.
 """
 
 from __future__ import annotations

@@ -92,7 +92,10 @@ class Attackers:
         """Some networks against the classifier's retrained test networks."""
         attack = self.classifier()
         negatives = self.outputs("retrained", self.retrained_seeds[attack.splits["retrained"].test])
-        return separate(attack.score(outputs), attack.score(negatives), same_samples=True, draws=self.work.scale.draws)
+        return self._separated(attack.score(outputs), attack.score(negatives))
+
+    def _separated(self, positives: np.ndarray, negatives: np.ndarray) -> Separation:
+        return separate(positives, negatives, same_samples=True, draws=self.work.scale.draws)
 
     def _by_classifier(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         tested = self.tested()
@@ -110,7 +113,7 @@ class Attackers:
         if min(len(seeds), len(others)) < NEEDS["u-lira"]["unlearned"]:
             return None
         scores = ULiRA().score(self.outputs(method, seeds), self.outputs("retrained", others))
-        return described(separate(*scores, same_samples=True, draws=self.work.scale.draws))
+        return described(self._separated(*scores))
 
     def _by_references(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         half = len(self.retrained_seeds) // 2

@@ -2,14 +2,14 @@
 
     unweave reproduce table2 --data FOLDER [--seeds 5] [--models 12]
 
-"retained test" is the error on test samples of the classes that stay, judged among them (the forgotten classes' rows are
-taken out of the last layer, as the paper says). The attack leaves the forgotten classes' outputs out as well, and rests
+"retained test" is the error on test samples of the classes that stay, judged among them (the forgotten classes' rows
+are taken out of the last layer, as the paper says). The attack leaves the forgotten classes' outputs out as well, and rests
 on fewer networks than the paper's 50 + 50; its interval says how sure it is.
 
 Where the authors' code and their paper disagree, and what is done here:
 - γ = 0.9 in the paper; two layers fall to 0.95 in the code; ``pgu`` follows the code.
-- The code removes no row of the classifier, and its entropies mix outputs that were renormalised and that were not; here
-  all are renormalised over the classes that stay.
+- The code removes no row of the classifier, and its entropies mix outputs that were renormalised and that were not;
+  here all are renormalised over the classes that stay.
 - The code's split of held-out samples keeps stale labels, so that it holds the wrong classes; here it is right.
 - Its stop rule looks at the retained training error; ``pgu`` here at the validation half.
 - 200 epochs of Adam in both; here a faster recipe of the same quality.
