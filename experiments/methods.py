@@ -134,6 +134,8 @@ def fitted_to(work: Work, config: Any) -> Any:
         changes["epochs"] = min(config.epochs, most)
     if work.scale.baseline_samples is not None and hasattr(config, "samples"):
         changes["samples"] = work.scale.baseline_samples
+    if work.scale.baseline_samples is not None and hasattr(config, "iterations"):
+        changes["iterations"] = work.scale.baseline_samples
     return replace(config, **changes)
 
 

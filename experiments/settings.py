@@ -92,7 +92,7 @@ class Scale:
     baseline_epochs: int | None = None
     """At most so many for every baseline; None: its own."""
     baseline_samples: int | None = None
-    """Of those methods that look at some samples only; None: their own number."""
+    """Of those methods that look at some samples only, and their iterations; None: their own numbers."""
     pgu_epochs: int | None = None
     """At most so many for every PGU request; None: the configuration's own."""
 

@@ -35,21 +35,29 @@ ELSEWHERE = ("retrain", "sisa", "first_order", "second_order")
 """Retraining is a row of its own; SISA trains other networks from the start; Warnecke's methods need right labels."""
 
 
+LONG = ("eu_k", "fisher", "ntk")
+"""They take the longest, so they come last."""
+
+
 def baselines() -> list[str]:
     """The methods this table compares to."""
-    return [name for name in BASELINES if name not in ELSEWHERE]
+    return sorted((name for name in BASELINES if name not in ELSEWHERE), key=lambda name: name in LONG)
 
 
 def jobs(work: Work) -> list[Job]:
-    """Original, retrained and PGU seed by seed; then tuning, the baselines, and the networks for the attacks."""
+    """Original, retrained and PGU seed by seed; short baselines; the networks for the attacks; long baselines."""
     case, seeds = samples_of_class_0(work.scale), range(work.scale.seeds)
     made = list[Job]()
     for seed in seeds:
         made += [original_job(work, case, seed), retrained_job(work, case, seed)]
         made += [method_job(work, case, name, seed) for name in SAMPLES]
-    made += tuning_jobs(work, case, baselines())
-    made += [method_job(work, case, name, seed) for seed in seeds for name in baselines()]
-    return made + both_kinds(work, case, range(work.scale.seeds, work.scale.models))
+    short = [name for name in baselines() if name not in LONG]
+    made += tuning_jobs(work, case, short)
+    made += [method_job(work, case, name, seed) for seed in seeds for name in short]
+    made += both_kinds(work, case, range(work.scale.seeds, work.scale.models))
+    for name in LONG:
+        made += [*tuning_jobs(work, case, [name]), *(method_job(work, case, name, seed) for seed in seeds)]
+    return made
 
 
 def assemble(work: Work) -> dict[str, Any]:

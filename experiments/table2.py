@@ -3,8 +3,8 @@
     unweave reproduce table2 --data FOLDER [--seeds 5] [--models 12]
 
 "retained test" is the error on test samples of the classes that stay, judged among them (the forgotten classes' rows
-are taken out of the last layer, as the paper says). The attack leaves the forgotten classes' outputs out as well, and rests
-on fewer networks than the paper's 50 + 50; its interval says how sure it is.
+are taken out of the last layer, as the paper says). The attack leaves the forgotten classes' outputs out as well, and
+rests on fewer networks than the paper's 50 + 50; its interval says how sure it is.
 
 Where the authors' code and their paper disagree, and what is done here:
 - γ = 0.9 in the paper; two layers fall to 0.95 in the code; ``pgu`` follows the code.

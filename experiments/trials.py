@@ -43,7 +43,7 @@ TRIALS: dict[str, list[dict[str, Any]]] = {
         {"alpha": 50.0, "lam": 0.1},
         {"alpha": 100.0, "lam": 0.1},
     ],
-    "fisher": [{}, {"alpha": 1e-7}, {"alpha": 1e-8}, {"alpha": 3e-7}, {"alpha": 3e-6}, {"alpha": 1e-5}],
+    "fisher": [{"alpha": a, "samples": 2000} for a in (1e-6, 1e-7, 1e-8, 3e-7, 3e-6, 1e-5)],
     "ntk": [{}, {"mu": 1.0}, {"mu": 0.01}, {"mu": 0.001}, {"scale": False}, {"mu": 0.01, "scale": False}],
     "first_order": [{}, {"tau": 1e-5}, {"tau": 5e-5}, {"tau": 1e-4}, {"steps": 10}, {"tau": 5e-5, "steps": 10}],
     "second_order": [{}, {"steps": 10}],

@@ -15,12 +15,12 @@ HELP = "Run the paper's experiments again and write each as a JSON document (fro
 
 EXAMPLE = """\
 example:
-  unweave reproduce all --quick                    every experiment, small, on the images that come with the package
-  unweave reproduce table1 --data cifar10/         table 1 at the paper's size; a GPU is advised
-  unweave reproduce table1 --data cifar10/ --minutes 9    stop starting jobs after nine minutes; the same command goes on
-  unweave reproduce table1 --out work --stage assemble    the document from what is there
+  unweave reproduce all --quick                   every experiment, small, on the images that come with the package
+  unweave reproduce table1 --data cifar10/        table 1 at the paper's size; a GPU is advised
+  unweave reproduce table1 --data cifar10/ --minutes 9     start no job after nine minutes; the same command goes on
+  unweave reproduce table1 --stage assemble       the document from what is there
 
-experiments: table1 table2 table3 table4 table4-tiny class-smallvgg incremental-long gamma layers epochs attacks, or all.
+experiments: table1 table2 table3 table4 table4-tiny class-smallvgg incremental-long gamma layers epochs attacks, all.
 Networks and outcomes are kept in --out as they are done: an interrupted run goes on where it was."""
 
 STAGES = ("both", "run", "assemble")
