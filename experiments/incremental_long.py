@@ -5,7 +5,7 @@
 AllCNN in steps of 25, 50 and 100 samples of every class, SmallVGG in steps of 100. The curve is the accuracy on the
 test half after every step; it has dropped where it is more than DROP points below the original's, and a chain ends
 where it is more than END points below. The paper's figures have no numbers; its text says AllCNN fails after 400 a
-class whatever the steps, SmallVGG after 1,100. ``pgu`` follows the authors' settings, ``match`` is this project's default.
+class whatever the steps, SmallVGG after 1,100. ``pgu`` has the authors' settings, ``match`` is this project's default.
 """
 
 from __future__ import annotations

@@ -1,0 +1,222 @@
+"""The figures as Vega-Lite charts, drawn as SVG from the JSON documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Document = Mapping[str, Any]
+Rows = list[dict[str, Any]]
+Spec = dict[str, Any]
+
+COLOURS = {
+    "original": "#9a6700",
+    "retrained": "#57606a",
+    "pgu": "#cf222e",
+    "paper": "#8250df",
+    "match": "#0969da",
+    "ours": "#0969da",
+    "scrub": "#1a7f37",
+    "eu_k": "#bf3989",
+}
+CONFIG = {"background": "white", "view": {"stroke": None}, "axis": {"grid": False, "labelFontSize": 11}}
+SHOWN = tuple(COLOURS)
+"""Methods in a figure of many: the paper's and ours."""
+
+
+def line(
+    rows: Rows, x: str, y: str, title: str, *, step: bool = False, zero: bool = False, points: bool = False
+) -> Spec:
+    """Lines by ``who``; ``x`` and ``y`` are names of fields and titles of axes."""
+    names = list(dict.fromkeys(row["who"] for row in rows))
+    palette = [COLOURS.get(name, ("#0969da", "#cf222e", "#1a7f37", "#8250df")[i % 4]) for i, name in enumerate(names)]
+    mark: Spec = {"type": "line", "strokeWidth": 2, "point": points}
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+        "title": title,
+        "width": 300,
+        "height": 190,
+        "config": CONFIG,
+        "data": {"values": rows},
+        "mark": mark | ({"interpolate": "step-after"} if step else {}),
+        "encoding": {
+            "x": {"field": x, "type": "quantitative", "scale": {"zero": False, "nice": False}},
+            "y": {"field": y, "type": "quantitative", "scale": {"zero": zero}},
+            "color": {"field": "who", "type": "nominal", "title": None, "scale": {"domain": names, "range": palette}},
+        },
+    }
+
+
+def entropy(found: Document, title: str, shown: Iterable[str] = SHOWN) -> Spec | None:
+    """Histograms of log10 entropy on the forget set."""
+    shares = {name: values for name, values in found.get("shares", {}).items() if name in set(shown)}
+    rows = [
+        {"who": name, "log10 entropy": edge, "share": share}
+        for name, values in shares.items()
+        for edge, share in zip(found["edges"], [*values, 0.0], strict=True)
+    ]
+    return line(rows, "log10 entropy", "share", title, step=True) if rows else None
+
+
+def roc(attacks: Document, title: str, attack: str = "xgboost", shown: Iterable[str] = SHOWN) -> Spec | None:
+    """ROC curves of one attack."""
+    methods = {name: about[attack] for name, about in attacks.get("methods", {}).items() if attack in about}
+    rows = [
+        {"who": name, "false alarms": fpr, "found": tpr}
+        for name, about in methods.items()
+        if name in set(shown)
+        for fpr, tpr in zip(about["roc"]["fpr"], about["roc"]["tpr"], strict=True)
+    ]
+    return line(rows, "false alarms", "found", title) if rows else None
+
+
+def table1(document: Document) -> dict[str, Spec | None]:
+    """Figures 2 and 3, and the curve of the attack that the paper does not have."""
+    return {
+        "table1-entropy": entropy(document["entropy"], "Entropy on the forget set"),
+        "table1-roc": roc(document["attacks"], "The paper's attack"),
+        "table1-u-lira": roc(document["attacks"], "U-LiRA", "u-lira"),
+    }
+
+
+def table2(document: Document) -> dict[str, Spec | None]:
+    """Entropy and ROC."""
+    first = next(iter(document["requests"].values()))
+    return {
+        "table2-entropy": entropy(first["entropy"], "Entropy on the forgotten classes"),
+        "table2-roc": roc(document["attacks"], "The paper's attack"),
+    }
+
+
+def table3(document: Document) -> dict[str, Spec | None]:
+    """Entropy after every step, ROC after the last."""
+    drawn = {
+        f"table3-entropy-{i}": entropy(step["entropy"], f"Entropy after step {i}")
+        for i, step in enumerate(document["steps"], start=1)
+    }
+    return {**drawn, "table3-roc": roc(document["attacks"], "The paper's attack after the last step")}
+
+
+def class_smallvgg(document: Document) -> dict[str, Spec | None]:
+    """Where airplanes go, as bars."""
+    rows = [
+        {"who": who, "taken for": name, "share": share}
+        for who, shares in document["taken for"].items()
+        if who != "original"
+        for name, share in shares.items()
+    ]
+    if not rows:
+        return {"class-smallvgg": None}
+    names = list(dict.fromkeys(row["who"] for row in rows))
+    spec = line(rows, "share", "share", "What forgotten airplanes are taken for")
+    spec["mark"] = "bar"
+    spec["width"] = 420
+    spec["encoding"] = {
+        "x": {"field": "taken for", "type": "nominal", "sort": None, "title": None},
+        "xOffset": {"field": "who", "sort": names},
+        "y": {"field": "share", "type": "quantitative", "axis": {"format": "%"}},
+        "color": spec["encoding"]["color"],
+    }
+    return {"class-smallvgg": spec}
+
+
+def gamma(document: Document) -> dict[str, Spec | None]:
+    """Errors by γ."""
+    rows = [
+        {"who": method, "gamma": float(value), "error": row["errors"]["forgotten"]["mean"]}
+        for method, found in document["methods"].items()
+        for value, row in found.items()
+    ]
+    rows += [
+        {"who": "the paper", "gamma": float(v), "error": row["forgotten"]}
+        for v, row in document["paper"]["rows"].items()
+    ]
+    return {"gamma": line(rows, "gamma", "error", "Error on the forget set, percent", points=True, zero=True)}
+
+
+def layers(document: Document) -> dict[str, Spec | None]:
+    """AUC by how much moves, ours and the paper's."""
+    return {f"layers-{key}": _moved(found, document["paper"][key], key) for key, found in document["networks"].items()}
+
+
+def _moved(found: Document, paper: Document, key: str) -> Spec | None:
+    rows: Rows = []
+    attacks = found["attacks"].get("methods", {})
+    for method in ("pgu", "eu_k"):
+        for k in range(len(found["moved"]) + 1):
+            about = attacks.get("original" if k == 0 else f"{method} last={k}", {}).get("xgboost")
+            if about:
+                rows.append({"who": method, "moved": k, "AUC": about["auc"]["value"]})
+        rows += [{"who": f"the paper's {method}", "moved": k, "AUC": value} for k, value in enumerate(paper[method])]
+    return line(rows, "moved", "AUC", f"AUC by layers or blocks moved, {key}", points=True)
+
+
+def epochs(document: Document) -> dict[str, Spec | None]:
+    """AUC by epoch, and the attacker's scores at some of them."""
+    drawn: dict[str, Spec | None] = {}
+    for key, found in document["networks"].items():
+        attacks = found["attacks"].get("methods", {})
+        names = {e: "original" if e == 0 else f"pgu epochs={e}" for e in found["epochs"]}
+        rows = [
+            {"who": "pgu", "epochs": e, "AUC": attacks[name]["xgboost"]["auc"]["value"]}
+            for e, name in names.items()
+            if "xgboost" in attacks.get(name, {})
+        ]
+        drawn[f"epochs-{key}"] = line(rows, "epochs", "AUC", "AUC of the paper's attack", points=True) if rows else None
+        scores = [
+            {"who": name, "log-odds of member": edge, "share": share}
+            for name, one in found["attacker's scores"].items()
+            for edge, share in zip(one["edges"], [*one["positives"], 0.0], strict=True)
+        ]
+        title = "The attacker's scores of unlearned networks"
+        drawn[f"epochs-{key}-scores"] = (
+            line(scores, "log-odds of member", "share", title, step=True) if scores else None
+        )
+    return drawn
+
+
+def incremental_long(document: Document) -> dict[str, Spec | None]:
+    """Test accuracy over samples forgotten, mean over seeds as far as all of them go."""
+    rows = [
+        {"who": name, "forgotten a class": step * run["per class"], "accuracy": sum(values) / len(values)}
+        for name, run in document["runs"].items()
+        for step, values in enumerate(zip(*run["curves"], strict=False))
+    ]
+    return {"incremental-long": line(rows, "forgotten a class", "accuracy", "Test accuracy, percent") if rows else None}
+
+
+def attacks(document: Document) -> dict[str, Spec | None]:
+    """RMIA's curves."""
+    return {"attacks-rmia": roc(document["attacks"], "RMIA", "rmia")}
+
+
+FIGURES: dict[str, Callable[[Document], dict[str, Spec | None]]] = {
+    "table1": table1,
+    "table2": table2,
+    "table3": table3,
+    "class-smallvgg": class_smallvgg,
+    "gamma": gamma,
+    "layers": layers,
+    "epochs": epochs,
+    "attacks": attacks,
+    "incremental-long": incremental_long,
+}
+
+
+def drawn_from(name: str, document: Document) -> dict[str, Spec]:
+    """The charts of a result that have something to show, by the name of their file."""
+    found = FIGURES[name](document) if name in FIGURES else {}
+    return {key: spec for key, spec in found.items() if spec is not None}
+
+
+def write_svg(specs: Mapping[str, Spec], folder: Path) -> Sequence[Path]:
+    """Draw them; needs vl-convert-python (the extra ``report``)."""
+    import vl_convert
+
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, spec in specs.items():
+        paths.append(folder / f"{name}.svg")
+        paths[-1].write_text(vl_convert.vegalite_to_svg(spec) + "\n")
+    return paths

@@ -1,0 +1,159 @@
+"""Ablations, attacks and figures as Markdown tables, from their JSON documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+
+Document = Mapping[str, Any]
+
+
+def class_smallvgg(document: Document) -> str:
+    """Where airplanes go."""
+    taken = document["taken for"]
+    names = list(next(iter(taken.values()), {}))
+    rows = [
+        [method, *(f"{100 * shares[c]:.1f}" for c in names), f"{document['distance to retrained'].get(method, 0):.2f}"]
+        for method, shares in taken.items()
+    ]
+    return "\n\n".join(
+        [table(["taken for, percent", *names, "distance"], rows), _simple(document["methods"]), origin(document)]
+    )
+
+
+def _simple(methods: Mapping[str, Any], keys: tuple[str, ...] = ("retained test", "retained", "forgotten")) -> str:
+    rows = [
+        [row["title"], *(mean(row["errors"].get(k)) for k in keys), seconds(row["seconds"])] for row in methods.values()
+    ]
+    return table(["method", *keys, "seconds"], rows)
+
+
+def gamma(document: Document) -> str:
+    """Errors by γ."""
+    rows, known = [], document["paper"]["rows"]
+    for method, by_gamma in document["methods"].items():
+        for value, row in by_gamma.items():
+            paper = known.get(value, {}) if method == "pgu" else {}
+            rows.append(
+                [
+                    f"{method}, γ = {value}",
+                    *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test")),
+                ]
+            )
+    for name, row in document["references"].items():
+        paper = document["paper"]["retrained"] if name == "retrained" else {}
+        rows.append(
+            [name, *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test"))]
+        )
+    return "\n\n".join([table(["method", "forgotten", "retained", "test"], rows), origin(document)])
+
+
+def layers(document: Document) -> str:
+    """AUC by how much moves."""
+    parts = []
+    for key, found in document["networks"].items():
+        known, rows = document["paper"][key], []
+        for k in range(len(found["moved"]) + 1):
+            cells = [str(k)]
+            for method in ("pgu", "eu_k"):
+                name = "original" if k == 0 else f"{method} last={k}"
+                paper = known[method][k] if k < len(known[method]) else None
+                error = found["methods"].get(name, {}).get("errors", {}).get("forgotten")
+                cells += [beside(auc(attack_of(found, name, "xgboost")), papers(paper, 3)), mean(error)]
+            rows.append(cells)
+        what = "blocks" if key == "resnet18" else "layers"
+        columns = [f"last {what} moved", "PGU: XGBoost attack", "forgotten", "EU-k: XGBoost attack", "forgotten"]
+        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}")
+    return "\n\n".join([*parts, origin(document)])
+
+
+def epochs(document: Document) -> str:
+    """By epoch."""
+    parts = []
+    for found in document["networks"].values():
+        rows = []
+        before = found["methods"].get("original", {}).get("errors", {})
+        for epoch in found["epochs"]:
+            name = "original" if epoch == 0 else f"pgu epochs={epoch}"
+            if name in found["methods"]:
+                errors = found["methods"][name]["errors"]
+                keys = ("retained", "retained test" if "retained test" in errors else "test")
+                lost = [f"{errors[k]['mean'] - before[k]['mean']:+.2f}" for k in keys]
+                rows.append([str(epoch), *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
+        columns = ["epochs", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
+        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}")
+    return "\n\n".join([*parts, origin(document)])
+
+
+def attacks(document: Document) -> str:
+    """All attacks, then what each part is worth."""
+
+    def rows(methods: Mapping[str, Any]) -> list[list[str]]:
+        found = []
+        for name, row in methods.items():
+            distance = attack_of(document, name, "klom")
+            klom = (
+                MISSING
+                if distance is None
+                else f"{distance['unlearned']['value']:.2f} / {distance['retrained']['value']:.2f}"
+            )
+            cells = [auc(attack_of(document, name, key)) for key in ("xgboost", "u-lira", "rmia")]
+            found.append(
+                [
+                    row["title"],
+                    *(mean(row["errors"][k]) for k in ("retained", "forgotten", "test", "own")),
+                    *cells,
+                    klom,
+                ]
+            )
+        return found
+
+    columns = [
+        "method",
+        "retained",
+        "forgotten",
+        "test",
+        "held-out of their class",
+        "XGBoost",
+        "U-LiRA",
+        "RMIA",
+        "KLoM / floor",
+    ]
+    changes = table(columns, rows(document["changes"]))
+    return "\n\n".join(
+        [table(columns, rows(document["methods"])), f"One thing changed at a time:\n\n{changes}", origin(document)]
+    )
+
+
+def incremental_long(document: Document) -> str:
+    """Where accuracy drops."""
+    rows = []
+    for name, run in document["runs"].items():
+        first, last = (statistics_of(run["curves"], place) for place in (0, -1))
+        after = ", ".join("not within the run" if n is None else str(n) for n in run["dropped after"])
+        rows.append(
+            [
+                name,
+                first,
+                last,
+                str(max(len(c) for c in run["curves"]) - 1),
+                after,
+                f"{run['step seconds']['mean']:.1f}",
+            ]
+        )
+    columns = [
+        "run",
+        "accuracy before",
+        "at the end",
+        "steps",
+        f"{document['drop']:.0f} points down after so many a class",
+        "seconds a step",
+    ]
+    return "\n\n".join([table(columns, rows), origin(document)])
+
+
+def statistics_of(curves: list[list[float]], place: int) -> str:
+    """The mean of all curves at one end."""
+    return f"{sum(curve[place] for curve in curves) / len(curves):.2f}"

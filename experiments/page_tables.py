@@ -1,0 +1,150 @@
+"""The paper's four tables as Markdown, and where every other result is turned into it; from JSON documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+from experiments.page_studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers
+
+Document = Mapping[str, Any]
+
+
+def table1(document: Document) -> str:
+    """All methods on table 1's request."""
+    return "\n\n".join(
+        [_methods(document, ("retained", "forgotten", "test", "own")), distances(document), origin(document)]
+    )
+
+
+def _methods(document: Document, sets: tuple[str, ...]) -> str:
+    names = {"own": "held-out of their class"}
+    columns = [
+        "method",
+        *(names.get(key, key) for key in sets),
+        "seconds",
+        "XGBoost attack",
+        "U-LiRA",
+        "RMIA",
+        "entropy",
+    ]
+    paper = document["paper"] or {"rows": {}}
+    rows = []
+    for method, row in document["methods"].items():
+        known = paper["rows"].get(method, {})
+        cells = [beside(mean(row["errors"].get(key)), papers(known.get(key))) for key in sets]
+        cells.append(beside(seconds(row["seconds"]), papers(known.get("seconds"), 0)))
+        cells.append(beside(auc(attack_of(document, method, "xgboost")), papers(paper.get("auc", {}).get(method), 3)))
+        cells += [auc(attack_of(document, method, name)) for name in ("u-lira", "rmia")]
+        distance = document["entropy"].get("distance to retrained", {}).get(method)
+        rows.append([row["title"], *cells, MISSING if distance is None else f"{distance:.2f}"])
+    return table(columns, rows)
+
+
+def distances(document: Document) -> str:
+    """How far from retraining, and how much faster, ours and the paper's."""
+    rows = document["methods"]
+    if "retrained" not in rows:
+        return "Not run yet: the retrained networks."
+    lines = []
+    for method in ("pgu", "paper", "match", "ours"):
+        if method in rows:
+            gaps = [_gap(rows, method, key) for key in ("forgotten", "retained", "test")]
+            faster = rows["retrained"]["seconds"]["median"] / rows[method]["seconds"]["median"]
+            lines.append(
+                f"- {rows[method]['title']}: {', '.join(gaps)} points; retraining takes {faster:.0f} times as long"
+            )
+    known = (document["paper"] or {}).get("rows", {})
+    if "pgu" in known and "forgotten" in known["pgu"]:
+        gaps = [
+            f"{key} {known['pgu'][key][0] - known['retrained'][key][0]:+.2f}"
+            for key in ("forgotten", "retained", "test")
+        ]
+        faster = known["retrained"]["seconds"][0] / known["pgu"]["seconds"][0]
+        lines.append(f"- the paper's PGU: {', '.join(gaps)} points; retraining takes {faster:.1f} times as long")
+    return "\n".join(["Error less that of retraining:", "", *lines])
+
+
+def _gap(rows: Mapping[str, Any], method: str, key: str) -> str:
+    return f"{key} {rows[method]['errors'][key]['mean'] - rows['retrained']['errors'][key]['mean']:+.2f}"
+
+
+def table2(document: Document) -> str:
+    """Each number of classes, then the attacks on the first."""
+    parts = []
+    for count, request in document["requests"].items():
+        known = document["paper"]["rows"] if not parts else document["paper, 10 classes"]["rows"]
+        rows = []
+        for method, row in request["methods"].items():
+            paper = known.get(method, {})
+            cells = [beside(mean(row["errors"].get(k)), papers(paper.get(k))) for k in ("retained test", "retained")]
+            cells += [
+                mean(row["errors"]["forgotten"]),
+                beside(seconds(row["seconds"]), papers(paper.get("seconds"), 0)),
+            ]
+            distance = request["entropy"].get("distance to retrained", {}).get(method)
+            cells.append(MISSING if distance is None else f"{distance:.2f}")
+            found = attack_of(document, method, "xgboost") if not parts else None
+            cells.append(beside(auc(found), papers(document["paper"]["auc"].get(method), 3) if not parts else None))
+            rows.append([row["title"], *cells])
+        columns = ["method", "retained test", "retained", "forgotten, all rows", "seconds", "entropy", "XGBoost attack"]
+        parts.append(f"**{count} classes**\n\n{table(columns, rows)}")
+    return "\n\n".join([*parts, origin(document)])
+
+
+def table3(document: Document) -> str:
+    """Step by step."""
+    paper, rows = document["paper"], []
+    for number, step in enumerate(document["steps"]):
+        for method, row in step["methods"].items():
+            known = paper["rows"].get(method, {})
+            at = {key: values[number] for key, values in known.items() if number < len(values)}
+            cells = [beside(mean(row["errors"][k]), papers(at.get(k))) for k in ("test", "retained", "forgotten")]
+            cells.append(mean(row["errors"].get("step")))
+            cells.append(beside(seconds(row["seconds"]), papers(at.get("seconds"), 0)))
+            distance = step["entropy"].get("distance to retrained", {}).get(method)
+            cells.append(MISSING if distance is None else f"{distance:.2f}")
+            rows.append([f"{number + 1}: {row.get('title', method)}", *cells])
+    columns = ["step: method", "test", "retained", "forgotten so far", "forgotten in this step", "seconds", "entropy"]
+    found = document["attacks"].get("methods", {})
+    lines = [
+        f"- {method}: XGBoost {auc(about.get('xgboost'))}, U-LiRA {auc(about.get('u-lira'))}"
+        for method, about in found.items()
+    ]
+    return "\n\n".join(
+        [table(columns, rows), "After the last step:\n\n" + ("\n".join(lines) or "not run yet"), origin(document)]
+    )
+
+
+def table4(document: Document) -> str:
+    """Test accuracy by budget."""
+    paper, budgets = document["paper"], document["budgets"]
+    methods = list(dict.fromkeys(method for found in budgets.values() for method in found))
+    rows = []
+    for method in methods:
+        known = dict(zip(map(str, paper["budgets"]), paper["rows"].get(method, ()), strict=False))
+        cells = [
+            beside(mean(found[method]["accuracy"]["test"]), papers(known.get(budget))) if method in found else MISSING
+            for budget, found in budgets.items()
+        ]
+        taken = next((found[method] for found in budgets.values() if method in found), None)
+        rows.append([taken["title"] if taken else method, *cells, seconds(taken["seconds"]) if taken else MISSING])
+    return "\n\n".join(
+        [table(["network", *(f"{int(b):,} wrong labels" for b in budgets), "seconds"], rows), origin(document)]
+    )
+
+
+TABLES: dict[str, Callable[[Document], str]] = {
+    "table1": table1,
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "table4-tiny": table4,
+    "class-smallvgg": class_smallvgg,
+    "gamma": gamma,
+    "layers": layers,
+    "epochs": epochs,
+    "attacks": attacks,
+    "incremental-long": incremental_long,
+}
