@@ -21,6 +21,9 @@ COLOURS = {
     "eu_k": "#bf3989",
 }
 CONFIG = {"background": "white", "view": {"stroke": None}, "axis": {"grid": False, "labelFontSize": 11}}
+SPARE = ("#0969da", "#cf222e", "#1a7f37", "#8250df")
+PAPERS = "the paper's "
+"""Before a method's name: the paper's own curve, in the same colour, dashed."""
 SHOWN = tuple(COLOURS)
 """Methods in a figure of many: the paper's and ours."""
 
@@ -30,7 +33,8 @@ def line(
 ) -> Spec:
     """Lines by ``who``; ``x`` and ``y`` are names of fields and titles of axes."""
     names = list(dict.fromkeys(row["who"] for row in rows))
-    palette = [COLOURS.get(name, ("#0969da", "#cf222e", "#1a7f37", "#8250df")[i % 4]) for i, name in enumerate(names)]
+    palette = [COLOURS.get(name.removeprefix(PAPERS), SPARE[i % len(SPARE)]) for i, name in enumerate(names)]
+    dashes = [[4, 3] if name.startswith("the paper") else [1, 0] for name in names]
     mark: Spec = {"type": "line", "strokeWidth": 2, "point": points}
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
@@ -44,6 +48,7 @@ def line(
             "x": {"field": x, "type": "quantitative", "scale": {"zero": False, "nice": False}},
             "y": {"field": y, "type": "quantitative", "scale": {"zero": zero}},
             "color": {"field": "who", "type": "nominal", "title": None, "scale": {"domain": names, "range": palette}},
+            "strokeDash": {"field": "who", "title": None, "scale": {"domain": names, "range": dashes}},
         },
     }
 
@@ -129,7 +134,7 @@ def gamma(document: Document) -> dict[str, Spec | None]:
         for value, row in found.items()
     ]
     rows += [
-        {"who": "the paper", "gamma": float(v), "error": row["forgotten"]}
+        {"who": "the paper's pgu", "gamma": float(v), "error": row["forgotten"]}
         for v, row in document["paper"]["rows"].items()
     ]
     return {"gamma": line(rows, "gamma", "error", "Error on the forget set, percent", points=True, zero=True)}
@@ -148,7 +153,7 @@ def _moved(found: Document, paper: Document, key: str) -> Spec | None:
             about = attacks.get("original" if k == 0 else f"{method} last={k}", {}).get("xgboost")
             if about:
                 rows.append({"who": method, "moved": k, "AUC": about["auc"]["value"]})
-        rows += [{"who": f"the paper's {method}", "moved": k, "AUC": value} for k, value in enumerate(paper[method])]
+        rows += [{"who": PAPERS + method, "moved": k, "AUC": value} for k, value in enumerate(paper[method])]
     return line(rows, "moved", "AUC", f"AUC by layers or blocks moved, {key}", points=True)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from experiments.jobs import Job, run_jobs
+from experiments.jobs import Done, Job, run_jobs
 from experiments.settings import PAPER, QUICK, Scale
 from experiments.work import Work
 from unweave.cli.reproduce import STAGES, add_options
@@ -115,18 +115,26 @@ def _once(jobs: Iterable[Job]) -> list[Job]:
 
 def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     began = time.monotonic()
-    wanted = [job for job in jobs if fnmatch.fnmatch(job.name, options.jobs)]
-    left = [job for job in wanted if not work.has(job.name)]
     problems = _only_problems(say)
+    wanted = [job for job in jobs if fnmatch.fnmatch(job.name, options.jobs)]
+    for job in wanted:
+        if work.has(job.name):
+            _done(work, job, problems)  # refuses what was made with other settings, before anything is run
+    left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
     for number, job in enumerate(left):
         spent = time.monotonic() - began
         if options.minutes is not None and spent > 60 * options.minutes:
             say(f"{spent / 60:.1f} minutes are over: {len(left) - number} jobs left; the same command goes on")
             return
-        folder, _, leaf = job.name.rpartition("/")
-        done = run_jobs([replace(job, name=leaf)], work.rows / folder, say=problems)[leaf]
+        done = _done(work, job, problems)
         say(f"{number + 1}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
+
+
+def _done(work: Work, job: Job, say: Say) -> Done:
+    """Run a job or read what is kept of it; the folders in its name are folders."""
+    folder, _, leaf = job.name.rpartition("/")
+    return run_jobs([replace(job, name=leaf)], work.rows / folder, say=say)[leaf]
 
 
 def _only_problems(say: Say) -> Say:
@@ -164,7 +172,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
     if arguments.models is not None:
         scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
     chosen = {key: getattr(arguments, key) for key in ("data", "device", "jobs", "minutes", "stage", "together")}
-    return Options(arguments.out, scale, **chosen)
+    out = arguments.out or Path("reproduction-quick" if arguments.quick else "reproduction")
+    return Options(out, scale, **chosen)
 
 
 def main(name: str, words: Sequence[str] | None = None) -> None:

@@ -28,8 +28,9 @@ from torch import nn
 import unweave
 from experiments.data import Cifar10, Labelled, without
 from experiments.settings import Case, Scale, Setting
-from experiments.sources import load, train
+from experiments.sources import load, recipe_of, train
 from experiments.training_sets import FULL, Training
+from unweave.errors import MismatchError
 
 T = TypeVar("T")
 NETWORKS_KEPT = 3
@@ -129,6 +130,13 @@ class Work:
         path = self._weights(setting, training, seed)
         if not path.exists():
             return None
+        with safe_open(path, "pt") as stored:
+            made = stored.metadata()["recipe"]
+        if made != _recipe(setting):
+            raise MismatchError(
+                f"{path} was trained by another recipe ({made} then, {_recipe(setting)} now). Choose another folder, "
+                "or delete the file to train it again."
+            )
         net = setting.build(setting.classes)
         net.load_state_dict(load_file(path))
         return net.to(self.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
@@ -140,7 +148,7 @@ class Work:
         open_seeds = [s for s in announced if s != seed and not self._weights(setting, training, s).exists()]
         seeds = [seed, *open_seeds[: self.together - 1]] if seed in announced else [seed]
         nets, seconds = self.timed(lambda: train(setting, data, seeds))
-        about = {"seconds": str(seconds / len(seeds)), "together": str(len(seeds)), "samples": str(len(data))}
+        about = {"seconds": str(seconds / len(seeds)), "together": str(len(seeds)), "recipe": _recipe(setting)}
         for one, net in zip(seeds, nets, strict=True):
             path = self._weights(setting, training, one)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -185,3 +193,7 @@ class Work:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _recipe(setting: Setting) -> str:
+    return json.dumps(recipe_of(setting).settings(), sort_keys=True)

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What ``unweave reproduce`` and ``python -m experiments.NAME`` have in common."""
-    parser.add_argument("--out", type=Path, default=Path("reproduction"), help="work folder (default: %(default)s)")
+    parser.add_argument("--out", type=Path, help="work folder (default: reproduction, or reproduction-quick)")
     parser.add_argument("--data", type=Path, help="folder or archive that holds the data set")
     parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
     parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")

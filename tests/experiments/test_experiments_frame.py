@@ -1,0 +1,192 @@
+"""What the experiments are made of: read-outs, loaders, tuning, layers that move, schedules, the paper's numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import unweave
+from experiments.data import Labelled
+from experiments.epochs import SCHEDULED, settings_for
+from experiments.incremental_long import dropped_after
+from experiments.layers import ends_of
+from experiments.loaders import Shuffled
+from experiments.many import rounded, thinned
+from experiments.pages import ROOT, page, with_summary
+from experiments.paper_numbers import PAPER
+from experiments.readout import glance, read_out
+from experiments.settings import PAPER as FULL_SIZE
+from experiments.settings import Case, first_classes, samples_of_class_0, step_alone, steps_of
+from experiments.summary import spread
+from experiments.trials import TRIALS
+from experiments.tuning import score
+from experiments.work import Parts
+from unweave.baselines import BASELINES
+from unweave.cli import reproduce as command
+from unweave.cli.main import main
+from unweave.errors import ConfigError
+
+
+class Echo(nn.Module):
+    """Takes an image [3, 1, 1] for its three logits."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1)
+
+
+def said(*classes: int) -> torch.Tensor:
+    """Images that Echo takes for these classes; the second choice is the next class."""
+    logits = torch.zeros(len(classes), 3)
+    for row, c in enumerate(classes):
+        logits[row, c], logits[row, (c + 1) % 3] = 2.0, 1.0
+    return logits.reshape(-1, 3, 1, 1)
+
+
+def parts() -> Parts:
+    return Parts(
+        forget=Labelled(said(0, 0, 1), torch.tensor([0, 0, 0])),
+        retain=Labelled(said(0, 1, 2, 2), torch.tensor([1, 1, 2, 1])),
+        val=Labelled(said(0, 1, 1, 2), torch.tensor([0, 0, 1, 1])),
+        test=Labelled(said(0, 2, 1, 2), torch.tensor([0, 0, 1, 2])),
+    )
+
+
+def test_errors_by_hand_for_samples() -> None:
+    case = Case("some", FULL_SIZE.allcnn, "samples", lambda labels: labels)
+    errors, arrays = read_out(Echo(), case, parts())
+    assert errors == pytest.approx(
+        {"retained": 50, "forgotten": 100 / 3, "test": 25, "own": 50, "val": 50, "val own": 50}
+    )
+    assert arrays["forget"].shape == (3, 3)
+    assert arrays["held_out_labels"].tolist() == [0, 0], "held-out samples of the forgotten class alone"
+    assert glance(Echo(), case, parts()) == pytest.approx({k: errors[k] for k in ("forgotten", "val", "val own")})
+
+
+def test_errors_by_hand_for_a_class_that_goes() -> None:
+    case = first_classes(FULL_SIZE.smallvgg, 1)
+    errors, _ = read_out(Echo(), case, parts())
+    # Among classes 1 and 2, an image of class 0 counts for its second choice, class 1.
+    assert errors["retained"] == pytest.approx(25)
+    assert errors["retained test"] == 0
+    assert errors["val"] == pytest.approx(50)
+    assert errors["forgotten"] == pytest.approx(100 / 3)
+
+
+def test_a_shuffled_loader_shows_every_sample_once_and_in_another_order_each_time() -> None:
+    data = Labelled(torch.arange(10.0).reshape(10, 1, 1, 1), torch.arange(10))
+    loader = Shuffled(data, 4, seed=1)
+    first, second = (torch.cat([y for _, y in loader]) for _ in range(2))
+    assert len(loader) == 3
+    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(10))
+    assert not torch.equal(first, second)
+    assert torch.equal(first, torch.cat([y for _, y in Shuffled(data, 4, seed=1)]))
+
+
+def test_the_score_of_a_trial_is_the_distance_to_held_out_and_what_it_cost() -> None:
+    before = {"val own": 8.0, "val": 10.0}
+    samples = samples_of_class_0(FULL_SIZE)
+    assert score(samples, {"forgotten": 5.0, "val": 11.5}, before) == pytest.approx(4.5)
+    assert score(samples, {"forgotten": 9.0, "val": 9.0}, before) == pytest.approx(1.0), "a better network is no cost"
+    classes = first_classes(FULL_SIZE.resnet18, 5)
+    assert score(classes, {"forgotten": 90.0, "val": 12.0}, before) == pytest.approx(12.0)
+
+
+@pytest.mark.parametrize("method", TRIALS)
+def test_every_trial_can_be_configured_and_all_have_as_many(method: str) -> None:
+    kinds = [BASELINES[method].config(**settings) for settings in TRIALS[method]]
+    assert len(kinds) == FULL_SIZE.trials or method == "second_order"
+    assert len({str(kind) for kind in kinds}) == len(kinds), "a trial that is there twice is no trial"
+
+
+def test_every_method_of_table_1_has_trials() -> None:
+    from experiments.table1 import baselines
+
+    assert set(baselines()) <= set(TRIALS)
+
+
+def test_steps_add_up_to_what_was_forgotten_so_far() -> None:
+    labels = torch.arange(10).repeat(30)
+    so_far = steps_of(FULL_SIZE.smallvgg, 5, 3)[-1].chosen(labels)
+    steps = torch.cat([step_alone(FULL_SIZE.smallvgg, 5, step).chosen(labels) for step in (1, 2, 3)])
+    assert sorted(so_far.tolist()) == sorted(steps.tolist())
+    assert len(set(steps.tolist())) == 150
+    assert len(samples_of_class_0(FULL_SIZE).chosen(torch.zeros(700))) == 500
+
+
+def test_layers_that_move_are_counted_from_the_end() -> None:
+    smallvgg = ends_of(FULL_SIZE.smallvgg, blocks=False)
+    assert [len(names) for names in smallvgg] == [1, 2, 3, 4, 5]
+    assert smallvgg[0] == ["linear2"]
+    blocks = ends_of(FULL_SIZE.resnet18, blocks=True)
+    assert [len(names) for names in blocks] == [1, 6, 11, 16, 20, 21]
+    assert blocks[0] == ["fc"]
+    assert "layer4.0.downsample.0" in blocks[1]
+
+
+def test_fewer_epochs_follow_the_same_schedule() -> None:
+    config = unweave.ForgetConfig.paper("smallvgg-cifar10")
+    assert config.lr is not None
+    assert config.lr_end is not None
+    for epochs in (1, 12, 40):
+        changed = settings_for(config, epochs)
+        for epoch in range(epochs):
+            whole = config.lr * (config.lr_end / config.lr) ** (epoch / SCHEDULED)
+            short = config.lr * (changed["lr_end"] / config.lr) ** (epoch / changed["epochs"])
+            assert short == pytest.approx(whole)
+
+
+def test_where_a_curve_drops() -> None:
+    assert dropped_after([90.0, 89.5, 88.1, 87.9, 89.0], 25) == 75
+    assert dropped_after([90.0, 89.5], 25) is None
+
+
+def test_numbers_are_summed_up_as_a_sample() -> None:
+    assert spread([1.0, 3.0]) == {"mean": 2.0, "std": 1.4142, "values": [1.0, 3.0]}
+    assert spread([1.0])["std"] == 0
+    assert rounded({"a": [0.123456, 2]}) == {"a": [0.1235, 2]}
+    curve = np.linspace(0, 1, 200).tolist()
+    assert len(thinned(curve)) == 60
+    assert [thinned(curve)[i] for i in (0, -1)] == [0.0, 1.0]
+
+
+def test_the_papers_tables_are_rectangular() -> None:
+    for name in ("table4", "table4-tiny"):
+        assert {len(row) for row in PAPER[name]["rows"].values()} == {len(PAPER[name]["budgets"])}
+    for rows in PAPER["table3"]["rows"].values():
+        assert {len(values) for values in rows.values()} == {4}
+    gammas = {float(value) for value in PAPER["gamma"]["rows"]}
+    assert gammas == set(FULL_SIZE.gammas)
+    assert FULL_SIZE.budgets == PAPER["table4"]["budgets"]
+    assert FULL_SIZE.budgets_tiny == PAPER["table4-tiny"]["budgets"]
+    assert PAPER["table1"]["rows"]["retrained"]["seconds"][0] / PAPER["table1"]["rows"]["pgu"]["seconds"][0] > 11.5
+
+
+def test_the_committed_pages_are_what_the_results_give() -> None:
+    text = (ROOT / "docs" / "reproduction.md").read_text("utf-8")
+    assert page(text) == text, "run python -m experiments.pages"
+    assert text.count("<!-- results/") == 11
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert with_summary(readme) == readme, "run python -m experiments.pages"
+    assert "<!-- reproduction -->" in readme
+    for figure in set(__import__("re").findall(r"\]\((figures/[\w-]+\.svg)\)", text)):
+        assert (ROOT / "docs" / figure).exists(), "run python -m experiments.pages"
+
+
+def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["reproduce", "table9", "--out", str(tmp_path)]) == 1
+    assert "table9" in capsys.readouterr().err
+    assert main(["reproduce", "table1", "--seeds", "0", "--out", str(tmp_path)]) == 1
+    assert "--seeds 0" in capsys.readouterr().err
+
+
+def test_outside_of_a_checkout_the_command_says_where_experiments_are(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(command.unweave, "__file__", str(tmp_path / "lib" / "site" / "unweave" / "__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="Clone the repository"):
+        command._experiments()

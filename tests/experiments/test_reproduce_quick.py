@@ -1,0 +1,157 @@
+"""Every experiment runs end to end, small; what was done is not done again; documents become pages and figures."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import table1, table2
+from experiments.page_figures import drawn_from, write_svg
+from experiments.page_tables import TABLES
+from experiments.pages import NOT_YET, page, with_summary
+from experiments.reproduce import EXPERIMENTS, Options, reproduce
+from experiments.settings import SMOKE
+from unweave.errors import ConfigError, MismatchError
+
+FOLDER = "work"
+pytestmark = pytest.mark.xdist_group("reproduce")  # one run for all of these tests, not one a worker
+
+
+class Ran:
+    """One run of everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, list[str]()
+        self.documents = self.again("all")
+
+    def again(self, *names: str, **options: Any) -> dict[str, Any]:
+        self.said.clear()
+        return reproduce(names, Options(self.folder, SMOKE, device="cpu", **options), self.said.append)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield Ran(tmp_path_factory.mktemp(FOLDER))
+    torch.set_num_threads(before)
+
+
+def numbers(value: Any) -> Iterator[float]:
+    if isinstance(value, dict):
+        for one in value.values():
+            yield from numbers(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from numbers(one)
+    elif isinstance(value, float):
+        yield value
+
+
+def test_every_experiment_writes_a_document_that_says_what_it_was_made_by(ran: Ran) -> None:
+    assert set(ran.documents) == set(EXPERIMENTS) == set(TABLES)
+    for name, document in ran.documents.items():
+        assert json.loads((ran.folder / f"{name}.json").read_text()) == json.loads(json.dumps(document))
+        assert document["experiment"] == name
+        assert document["made_by"][0]["torch"] == str(torch.__version__)
+        assert document["seconds"] > 0
+        assert document["recipes"], name
+        assert all(math.isfinite(value) for value in numbers(document)), name
+
+
+def test_table_1_has_every_method_tuned_with_as_many_trials(ran: Ran) -> None:
+    document = ran.documents["table1"]
+    assert set(document["methods"]) == {"original", "retrained", "pgu", "paper", "match", *table1.baselines()}
+    trials = {name: len(found["trials"]) for name, found in document["tuning"]["methods"].items()}
+    assert trials == dict.fromkeys(table1.baselines(), SMOKE.trials)
+    for row in document["methods"].values():
+        assert {"retained", "forgotten", "test", "own", "val", "val own"} == set(row["errors"])
+
+
+def test_attacks_are_about_every_method_and_retrained_networks_are_the_floor(ran: Ran) -> None:
+    found = ran.documents["attacks"]["attacks"]
+    assert found["models"] == {"full": SMOKE.models, "retrained": SMOKE.models}
+    assert set(found["methods"]["match"]) == {"xgboost", "u-lira", "rmia", "klom"}
+    assert "xgboost" in found["methods"]["scrub"], "one network of its own seed is among the tested ones"
+    assert ran.documents["table1"]["entropy"]["distance to retrained"]["retrained"] == 0
+
+
+def test_removed_classes_are_judged_among_those_that_stay(ran: Ran) -> None:
+    methods = ran.documents["table2"]["requests"]["2"]["methods"]
+    assert set(methods) == {"original", "retrained", "pgu", "ours", *table2.others()}
+    assert methods["retrained"]["errors"]["forgotten"]["mean"] == 100, "a class never seen is never said"
+    taken = ran.documents["class-smallvgg"]["taken for"]
+    assert "airplane" not in taken["retrained"]
+    assert sum(taken["retrained"].values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_what_was_done_is_not_done_again_and_what_is_missing_is(ran: Ran) -> None:
+    ran.again("all", stage="run")
+    assert len(ran.said) == 1, ran.said
+    row = ran.folder / "rows" / "quick-allcnn" / "20-of-class-0" / "match" / "0.json"
+    row.unlink()
+    ran.again("table1", stage="run")
+    assert len(ran.said) == 2
+    assert "quick-allcnn/20-of-class-0/match/0" in ran.said[1]
+
+
+def test_a_network_whose_weights_are_gone_is_trained_again(ran: Ran) -> None:
+    weights = ran.folder / "weights" / "quick-allcnn" / "full" / "0.safetensors"
+    weights.unlink()
+    (ran.folder / "rows" / "quick-allcnn" / "20-of-class-0" / "delete" / "0.json").unlink()
+    ran.again("table1", stage="run")
+    assert weights.exists()
+
+
+def test_no_job_is_started_when_time_is_over_or_the_pattern_is_another(ran: Ran) -> None:
+    row = ran.folder / "rows" / "quick-allcnn" / "20-of-class-0" / "paper" / "0.json"
+    kept = row.read_text()
+    row.unlink()
+    ran.again("table1", stage="run", minutes=0)
+    assert "1 jobs left" in ran.said[-1]
+    ran.again("table1", stage="run", jobs="*/match/*")
+    assert not row.exists()
+    row.write_text(kept)
+
+
+def test_another_recipe_is_refused(ran: Ran, tmp_path: Path) -> None:
+    options = Options(ran.folder, replace(SMOKE, allcnn=replace(SMOKE.allcnn, epochs=2)), device="cpu", stage="run")
+    with pytest.raises(MismatchError, match="other settings"):
+        reproduce(["table1"], options, ran.said.append)
+    copied = tmp_path / "weights" / "quick-allcnn" / "full"
+    copied.mkdir(parents=True)
+    shutil.copy(ran.folder / "weights" / "quick-allcnn" / "full" / "0.safetensors", copied)
+    with pytest.raises(MismatchError, match="another recipe"):
+        reproduce(["table1"], replace(options, out=tmp_path), ran.said.append)
+
+
+def test_documents_become_pages_and_figures(ran: Ran, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    for name, document in ran.documents.items():
+        (tmp_path / "results" / f"{name}.json").write_text(json.dumps(document))
+    text = "\n".join(f"<!-- results/{name}.json -->\nold\n<!-- end of {name} -->" for name in TABLES)
+    made = page(text, tmp_path)
+    assert "old" not in made
+    assert NOT_YET not in made
+    assert page(made, tmp_path) == made
+    assert made.count("paper 9.92 ± 0.45") == 1
+    assert "unweave, `match`" in with_summary("<!-- reproduction -->\nold\n<!-- end of reproduction -->", tmp_path)
+    for name, document in ran.documents.items():
+        specs = drawn_from(name, document)
+        assert all(f"figures/{key}.svg" in made for key in specs)
+    paths = write_svg(drawn_from("table1", ran.documents["table1"]), tmp_path / "figures")
+    assert all(path.read_text().startswith("<svg") for path in paths)
+    assert len(paths) == 3
+
+
+def test_an_unknown_experiment_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"table9.*Supported: all, table1"):
+        reproduce(["table9"], Options(tmp_path, SMOKE))
