@@ -41,15 +41,22 @@ class Attackers:
         self.full_seeds = [s for s in seeds if s not in applied] + [s for s in seeds if s in applied]
         self.retrained_seeds = self.seeds("retrained")
         self._classifier: ShadowClassifier | None = None
+        self._read: dict[tuple[str, int], dict[str, np.ndarray]] = {}
 
     def seeds(self, method: str) -> list[int]:
         return self.work.seeds_of(f"{self.case.setting.name}/{self.case.name}/{method}")
 
     def outputs(self, method: str, seeds: Sequence[int], part: str = "forget") -> Ensemble:
         """Logits of several networks of one kind on one set."""
-        prefix = f"{self.case.setting.name}/{self.case.name}/{method}"
-        found = [self.work.arrays(f"{prefix}/{seed}") for seed in seeds]
+        found = [self._arrays(method, seed) for seed in seeds]
         return Ensemble.of(np.stack([a[part] for a in found]), found[0][f"{part}_labels"].astype(np.int64), method)
+
+    def _arrays(self, method: str, seed: int) -> dict[str, np.ndarray]:
+        """Read once: every method is compared with the same networks."""
+        key = method, seed
+        if key not in self._read:
+            self._read[key] = self.work.arrays(f"{self.case.setting.name}/{self.case.name}/{method}/{seed}")
+        return self._read[key]
 
     def ready(self) -> bool:
         """Whether the paper's attack can be fitted."""

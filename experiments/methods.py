@@ -130,8 +130,8 @@ def fitted_to(work: Work, config: Any) -> Any:
     if hasattr(config, "bf16"):
         changes["bf16"] = work.device.type == "cuda"
     most = work.scale.baseline_epochs
-    if most is not None and hasattr(config, "epochs"):
-        changes["epochs"] = min(config.epochs, most)
+    if most is not None:
+        changes |= {name: min(getattr(config, name), most) for name in ("epochs", "steps") if hasattr(config, name)}
     if work.scale.baseline_samples is not None and hasattr(config, "samples"):
         changes["samples"] = work.scale.baseline_samples
     if work.scale.baseline_samples is not None and hasattr(config, "iterations"):

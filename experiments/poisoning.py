@@ -40,17 +40,23 @@ def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
 
 
 def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str] = WARNECKE) -> list[Job]:
-    """Seed by seed and budget by budget; tuning of the others once, on the middle budget's first network."""
-    made = list[Job]()
-    known = [name for name in others if name in BASELINES]
-    middle = budgets[len(budgets) // 2]
-    for seed in range(work.scale.seeds):
-        for budget in budgets:
-            made += [_job(work, setting, budget, kind, seed) for kind in ("poisoned", *OURS, "clean")]
-        if seed == 0:
-            made += [job for name in known for job in _trials(work, setting, middle, name)]
-        made += [_job(work, setting, budget, name, seed) for budget in budgets for name in known]
-    return made
+    """Seed by seed and budget by budget; the others are tuned once, on the middle budget's first network.
+
+    The others take long: after the first seed's own networks, and for the other seeds at the end.
+    """
+
+    def of_seed(seed: int, methods: Sequence[str]) -> list[Job]:
+        return [_job(work, setting, budget, method, seed) for budget in budgets for method in methods]
+
+    middle, more = budgets[len(budgets) // 2], range(1, work.scale.seeds)
+    own = ("poisoned", *OURS, "clean")
+    tuning = [job for name in others for job in _trials(work, setting, middle, name)]
+    first = [*of_seed(0, own), *tuning, *of_seed(0, others)]
+    return [
+        *first,
+        *(job for seed in more for job in of_seed(seed, own)),
+        *(j for s in more for j in of_seed(s, others)),
+    ]
 
 
 def _job(work: Work, setting: Setting, budget: int, method: str, seed: int) -> Job:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -59,6 +59,8 @@ class Options:
     """Start no job after so many."""
     together: int = 4
     """Networks of the attacks' ensembles trained at the same time."""
+    workers: Literal["here", "ray"] = "here"
+    """Jobs one after the other in this process, or spread over Ray's workers, which share the folder."""
     stage: str = "both"
     """Run the jobs, assemble the documents, or both."""
 
@@ -72,7 +74,8 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
     modules = [_module(name) for name in _resolved(names)]
     if options.stage not in STAGES:
         raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
-    work = Work(options.out, options.scale, _device(options.device), options.data, options.together)
+    work = Work(options.out, options.scale, _device(options.device), options.data)
+    work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
     if options.stage != "assemble":
         _run(work, _once(job for module in modules for job in module.jobs(work)), options, say)
     documents = dict[str, dict[str, Any]]()
@@ -119,22 +122,40 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     wanted = [job for job in jobs if fnmatch.fnmatch(job.name, options.jobs)]
     for job in wanted:
         if work.has(job.name):
-            _done(work, job, problems)  # refuses what was made with other settings, before anything is run
+            _done(work, [job], problems)  # refuses what was made with other settings, before anything is run
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
-    for number, job in enumerate(left):
+    number = 0
+    for group in together(left) if options.workers == "ray" else [[job] for job in left]:
         spent = time.monotonic() - began
         if options.minutes is not None and spent > 60 * options.minutes:
             say(f"{spent / 60:.1f} minutes are over: {len(left) - number} jobs left; the same command goes on")
             return
-        done = _done(work, job, problems)
-        say(f"{number + 1}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
+        for job, done in zip(group, _done(work, group, problems, options.workers), strict=True):
+            number += 1
+            say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
 
 
-def _done(work: Work, job: Job, say: Say) -> Done:
-    """Run a job or read what is kept of it; the folders in its name are folders."""
-    folder, _, leaf = job.name.rpartition("/")
-    return run_jobs([replace(job, name=leaf)], work.rows / folder, say=say)[leaf]
+def together(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that can run at the same time: those of one folder, which differ in their seeds or are trials of tuning.
+
+    A folder comes where its first job does, but for tuning: its reference first, then all trials, then the others.
+    """
+    groups: dict[tuple[int, str], list[Job]] = {}
+    for job in jobs:
+        folder, _, leaf = job.name.rpartition("/")
+        trial = folder.endswith("tuning")
+        stage = 0 if trial and leaf == "original" else 1 if trial else 2
+        groups.setdefault((stage, folder), []).append(job)
+    return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
+
+
+def _done(work: Work, jobs: Sequence[Job], say: Say, workers: Literal["here", "ray"] = "here") -> list[Done]:
+    """Run jobs of one folder or read what is kept of them; the folders in a job's name are folders."""
+    folder = jobs[0].name.rpartition("/")[0]
+    leaves = [replace(job, name=job.name.rpartition("/")[2]) for job in jobs]
+    resources = {"num_gpus": 1.0} if work.device.type == "cuda" else {}
+    return list(run_jobs(leaves, work.rows / folder, workers=workers, resources=resources, say=say).values())
 
 
 def _only_problems(say: Say) -> Say:
@@ -171,7 +192,9 @@ def options_of(arguments: argparse.Namespace) -> Options:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     if arguments.models is not None:
         scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
-    chosen = {key: getattr(arguments, key) for key in ("data", "device", "jobs", "minutes", "stage", "together")}
+    chosen = {
+        key: getattr(arguments, key) for key in ("data", "device", "jobs", "minutes", "stage", "together", "workers")
+    }
     out = arguments.out or Path("reproduction-quick" if arguments.quick else "reproduction")
     return Options(out, scale, **chosen)
 

@@ -40,7 +40,7 @@ class Setting:
     epochs: int | None = None
     """In place of the recipe's, for ``--quick``."""
     limit: int | None = None
-    """Training images a class, and a third as many held-out ones, for the tests; None: all."""
+    """Training images a class, and a third as many held-out ones, for a quick look; None: all."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ PAPER = Scale(
 
 QUICK = Scale(
     "quick",
-    Setting("quick-allcnn", "embedded", 10, quick_allcnn, "quick", "allcnn-cifar10", epochs=4),
-    Setting("quick-smallvgg", "embedded", 10, quick_smallvgg, "quick", "smallvgg-cifar10", epochs=4),
-    Setting("quick-resnet", "embedded", 10, QuickResNet, "quick", "resnet18-tinyimagenet", epochs=3),
+    Setting("quick-allcnn", "embedded", 10, quick_allcnn, "quick", "allcnn-cifar10", epochs=4, limit=150),
+    Setting("quick-smallvgg", "embedded", 10, quick_smallvgg, "quick", "smallvgg-cifar10", epochs=4, limit=150),
+    Setting("quick-resnet", "embedded", 10, QuickResNet, "quick", "resnet18-tinyimagenet", epochs=3, limit=150),
     seeds=2,
     models=6,
     fewer_models=4,
@@ -118,7 +118,7 @@ QUICK = Scale(
     removed=(2,),
     budgets=(300,),
     budgets_tiny=(300,),
-    gammas=(0.99, 0.9, 0.75),
+    gammas=(0.99, 0.8),
     long_runs={"allcnn": ((10, 2),), "smallvgg": ((10, 2),)},
     trials=2,
     epochs_watched=(0, 2, 4),

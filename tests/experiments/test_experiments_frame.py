@@ -13,12 +13,14 @@ import unweave
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
+from experiments.jobs import Job
 from experiments.layers import ends_of
 from experiments.loaders import Shuffled
 from experiments.many import rounded, thinned
 from experiments.pages import ROOT, page, with_summary
 from experiments.paper_numbers import PAPER
 from experiments.readout import glance, read_out
+from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import Case, first_classes, samples_of_class_0, step_alone, steps_of
 from experiments.summary import spread
@@ -137,6 +139,12 @@ def test_fewer_epochs_follow_the_same_schedule() -> None:
             whole = config.lr * (config.lr_end / config.lr) ** (epoch / SCHEDULED)
             short = config.lr * (changed["lr_end"] / config.lr) ** (epoch / changed["epochs"])
             assert short == pytest.approx(whole)
+
+
+def test_jobs_that_run_at_once_differ_in_their_seeds_and_wait_for_tuning() -> None:
+    names = ["a/m/0", "a/n/0", "a/tuning/original", "a/tuning/n-0", "a/tuning/n-1", "a/m/1"]
+    groups = [[job.name for job in group] for group in together([Job(name, dict) for name in names])]
+    assert groups == [["a/tuning/original"], ["a/tuning/n-0", "a/tuning/n-1"], ["a/m/0", "a/m/1"], ["a/n/0"]]
 
 
 def test_where_a_curve_drops() -> None:

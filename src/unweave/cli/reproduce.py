@@ -42,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")
     parser.add_argument("--trials", type=int, help="of every baseline's tuning (default: 6)")
     parser.add_argument("--together", type=int, default=4, help="networks of an ensemble trained at once (default: 4)")
+    parser.add_argument("--workers", choices=("here", "ray"), default="here", help="run jobs here, or on Ray's workers")
     parser.add_argument("--device", help="cpu, cuda … (default: cuda where there is one)")
     parser.add_argument("--jobs", default="*", metavar="PATTERN", help="only jobs whose name matches, as '*/match/*'")
     parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
