@@ -61,9 +61,7 @@ def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds:
             for run in runs:
                 if i < run.steps:
                     run.step(i)
-        for run in runs:
-            run.join()
-    return [run.net.eval() for run in runs]
+        return [run.finished() for run in runs]
 
 
 def train_fast(
@@ -176,10 +174,12 @@ class _Run:
             group["lr"] = self.rates[i]
         self._learn(*self.data.batch(*(part[i] for part in self.plan)))
 
-    def join(self) -> None:
-        """What is done to the network from here on comes after its last step."""
+    def finished(self) -> nn.Module:
+        """The network after its last step; its gradients would keep the graph's memory."""
         if self.cuda:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            self.stream.synchronize()
+        self.net.zero_grad(set_to_none=True)
+        return self.net.eval()
 
     def _counted_step(self) -> None:
         """The step that the counter on the device names; then the counter is raised. Nothing here waits for the GPU."""
