@@ -42,7 +42,7 @@ def make_folder(folder: Path) -> Path:
 
 def write(path: Path, arrays: Mapping[str, np.ndarray], source: Mapping[str, str]) -> None:
     """Keep the arrays, the source's hashes and the arrays' own; the same arrays give the same bytes."""
-    content = {name: sha256(memoryview(np.ascontiguousarray(array)).cast("B")) for name, array in arrays.items()}
+    content = {name: sha256(np.ascontiguousarray(array).data.cast("B")) for name, array in arrays.items()}
     make_folder(path.parent)
     described = json.dumps({"format": FORMAT, "source": source, "content": content}, sort_keys=True)
     write_atomically(path, save({name: arrays[name] for name in sorted(arrays)}, {"unweave": described}))
@@ -64,7 +64,7 @@ def read(path: Path, source: Mapping[str, str]) -> dict[str, np.ndarray]:
         raise StoreError(f"{path} is truncated or no cache of a data set ({error}). {remedy}") from error
     if not known or about["source"] != dict(source):
         raise StoreError(f"{path} was made from other files or by another version: {about.get('source')}. {remedy}")
-    found = {name: sha256(memoryview(array).cast("B")) for name, array in arrays.items()}
+    found = {name: sha256(array.data.cast("B")) for name, array in arrays.items()}
     if found != about["content"]:
         raise StoreError(f"{path} is damaged: SHA-256 {found}, expected {about['content']}. {remedy}")
     return arrays

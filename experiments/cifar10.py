@@ -103,8 +103,8 @@ class ArraysOnly(pickle.Unpickler):
     """Reads dictionaries, lists, numbers, strings and NumPy arrays; a pickle that names anything else is refused."""
 
     ALLOWED = {  # noqa: RUF012  # the names that NumPy 1 and 2 write
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],  # type: ignore[index]
-        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],  # type: ignore[index]
+        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        ("numpy._core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
         ("numpy", "ndarray"): np.ndarray,
         ("numpy", "dtype"): np.dtype,
     }

@@ -117,7 +117,7 @@ def load_embedded(device: torch.device, per_class: int = 300) -> Cifar10:
         pixels = pixels[:, :per_class] if name == "train" else pixels
         labels = np.arange(10).repeat(pixels.shape[1])
         parts[name] = labelled(pixels.reshape(-1, 32, 32, 3), labels, device)
-    return Cifar10(**parts)
+    return Cifar10(parts["train"], parts["val"], parts["test"])
 
 
 def load(

@@ -9,15 +9,15 @@ the GPU, each on a stream of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.dropout import dropout_drawn_from
 from experiments.images import Labelled
 from experiments.recipes import RECIPES, Recipe, recipe_of
 from experiments.training import draw_crops, train
@@ -61,9 +61,7 @@ def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds:
             for run in runs:
                 if i < run.steps:
                     run.step(i)
-        for run in runs:
-            run.join()
-    return [run.net.eval() for run in runs]
+        return [run.finished() for run in runs]
 
 
 def train_fast(
@@ -176,10 +174,12 @@ class _Run:
             group["lr"] = self.rates[i]
         self._learn(*self.data.batch(*(part[i] for part in self.plan)))
 
-    def join(self) -> None:
-        """What is done to the network from here on comes after its last step."""
+    def finished(self) -> nn.Module:
+        """The network after its last step; its gradients would keep the graph's memory."""
         if self.cuda:
-            torch.cuda.current_stream(self.device).wait_stream(self.stream)
+            self.stream.synchronize()
+        self.net.zero_grad(set_to_none=True)
+        return self.net.eval()
 
     def _counted_step(self) -> None:
         """The step that the counter on the device names; then the counter is raised. Nothing here waits for the GPU."""
@@ -243,23 +243,3 @@ def _plan(recipe: Recipe, n: int, order: torch.Generator) -> tuple[Tensor, Tenso
     parts = (torch.cat(part).view(-1, recipe.batch_size) for part in zip(*epochs, strict=True))
     chosen, top, left, mirrored = parts
     return chosen, top, left, mirrored
-
-
-@contextmanager
-def dropout_drawn_from(generator: torch.Generator, net: nn.Module) -> Iterator[None]:
-    """The network's dropout draws from this generator in place of the process's, so that networks may take turns."""
-    layers = [layer for layer in net.modules() if isinstance(layer, nn.Dropout)]
-    for layer in layers:
-        layer.forward = partial(_dropped, layer, generator=generator)  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-def _dropped(layer: nn.Dropout, x: Tensor, *, generator: torch.Generator) -> Tensor:
-    """Each number is zero with probability p, and divided by 1 − p otherwise; in eval mode all stay as they are."""
-    if not layer.training or layer.p == 0:
-        return x
-    return x * torch.empty_like(x).bernoulli_(1 - layer.p, generator=generator).div_(1 - layer.p)

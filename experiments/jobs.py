@@ -44,6 +44,7 @@ class Done:
 
     result: dict[str, Any]
     seconds: float
+    made_by: dict[str, Any]
     path: Path
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -66,12 +67,14 @@ def run_jobs(
     *,
     workers: Literal["here", "ray"] = "here",
     resources: Mapping[str, float] | None = None,
+    made_by: Mapping[str, Any] | None = None,
     say: Callable[[str], None] = on_stderr,
 ) -> dict[str, Done]:
     """Do the jobs that are not done, keep each as soon as it is, and return all in their order.
 
     ``workers="ray"`` spreads them over Ray's workers (``pip install 'unweave[ray]'``); ``resources`` are then what one
-    job needs, as ``{"num_gpus": 0.25}``. What a job raises ends the run, with a note that names the job.
+    job needs, as ``{"num_gpus": 0.25}``. ``made_by`` is kept beside each result, since a run that goes on
+    may have another commit or machine. What a job raises ends the run, with a note that names the job.
 
     Raises:
         ConfigError: a name is no file name or is given twice; or Ray is asked for and not installed.
@@ -80,6 +83,8 @@ def run_jobs(
         SystemExit: interrupted (130) or out of GPU memory (1); a message with the remedy has been said.
     """
     _check_names(jobs)
+    if workers not in ("here", "ray"):
+        raise ConfigError(f"Invalid workers: {workers!r}. Supported: 'here', 'ray'.")
     _make(folder)
     done = {job.name: kept for job in jobs if (kept := _kept(job, folder)) is not None}
     open_jobs = [job for job in jobs if job.name not in done]
@@ -89,7 +94,7 @@ def run_jobs(
     began = time.perf_counter()
     try:
         for i, (job, outcome, seconds) in enumerate(outcomes, start=1):
-            done[job.name] = _keep(job, outcome, seconds, folder)
+            done[job.name] = _keep(job, outcome, seconds, folder, made_by or {})
             say(_progress(len(done), len(jobs), job, seconds, (time.perf_counter() - began) / i))
     except KeyboardInterrupt:
         say(f"Interrupted. {len(done)} of {len(jobs)} jobs are kept in {folder}; start again to go on from there.")
@@ -179,7 +184,7 @@ def _kept(job: Job, folder: Path) -> Done | None:
     try:
         document = json.loads(path.read_text("utf-8"))
         settings, found = document["settings"], document["digest"]
-        done = Done(document["result"], float(document["seconds"]), path)
+        done = Done(document["result"], float(document["seconds"]), document["made_by"], path)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is not a kept job ({error!r}). Move it away; the job is then done again.") from error
     if found != digest(job.settings):
@@ -196,17 +201,19 @@ def _difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}: {old.get(key)!r} then, {new.get(key)!r} now" for key in keys) or "another digest"
 
 
-def _keep(job: Job, outcome: Outcome, seconds: float, folder: Path) -> Done:
+def _keep(job: Job, outcome: Outcome, seconds: float, folder: Path, made_by: Mapping[str, Any]) -> Done:
     result, arrays = outcome if isinstance(outcome, tuple) else (outcome, {})
     path = folder / f"{job.name}.json"
-    document = {"settings": job.settings, "digest": digest(job.settings), "seconds": seconds, "result": result}
+    about = {"made_by": made_by, "settings": job.settings, "digest": digest(job.settings), "seconds": seconds}
+    document = {**about, "result": result}
     text = _json(document, f"the result of job {job.name}", indent=1)
     if arrays:
         content = io.BytesIO()
         np.savez_compressed(content, allow_pickle=False, **arrays)
         write_atomically(folder / f"{job.name}.npz", content.getvalue())
     write_atomically(path, (text + "\n").encode())
-    return Done(json.loads(text)["result"], seconds, path)
+    kept = json.loads(text)
+    return Done(kept["result"], seconds, kept["made_by"], path)
 
 
 def _json(value: Any, what: str, indent: int | None = None) -> str:

@@ -41,13 +41,14 @@ def silent(text: str) -> None:
 
 
 def test_results_and_arrays_come_back_in_the_jobs_order(tmp_path: Path) -> None:
-    done = run_jobs(Work().jobs(), tmp_path / "new" / "folder", say=silent)
+    done = run_jobs(Work().jobs(), tmp_path / "new" / "folder", made_by={"commit": "abc"}, say=silent)
     assert list(done) == ["a", "b", "c"]
     assert done["b"].result == {"name": "b", "value": 0.5}
     assert done["b"].arrays()["a"].tolist() == [0, 1, 2]
     document = json.loads((tmp_path / "new" / "folder" / "b.json").read_text())
     assert document["settings"] == {"seed": 1}
     assert document["seconds"] >= 0
+    assert document["made_by"] == done["b"].made_by == {"commit": "abc"}
 
 
 def test_a_job_without_arrays_has_none(tmp_path: Path) -> None:
@@ -162,6 +163,11 @@ def test_ray_makes_the_same_results(tmp_path: Path) -> None:
         assert "in job bad" in raised.value.__notes__[0]
     finally:
         ray.shutdown()
+
+
+def test_other_workers_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Invalid workers: 'dask'"):
+        run_jobs(Work().jobs(), tmp_path, workers="dask", say=silent)
 
 
 def test_without_ray_the_remedy_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 from experiments import fast_training
 from experiments.data import Labelled, load_embedded
-from experiments.fast_training import RECIPES, Recipe, dropout_drawn_from, one_cycle, train_many, train_recipe
+from experiments.dropout import dropout_drawn_from
+from experiments.fast_training import RECIPES, Recipe, one_cycle, train_many, train_recipe
 from experiments.recipes import recipe_of
 from experiments.training import augment, error
 from unweave.errors import ConfigError, DataError
