@@ -234,17 +234,11 @@ class Training:
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe = self.recipe
-        # With masks the decay is part of the masked gradient. One kernel for all weights, where there is one.
-        decay, fused = 0.0 if self.masks else recipe.weight_decay, self.device.type == "cuda"
+        decay = 0.0 if self.masks else recipe.weight_decay  # with masks it is part of the masked gradient
         if recipe.optimizer == "adam":
-            return torch.optim.Adam(self.moving, recipe.lr, weight_decay=decay, fused=fused)
+            return torch.optim.Adam(self.moving, recipe.lr, weight_decay=decay, fused=self.device.type == "cuda")
         return torch.optim.SGD(
-            self.moving,
-            recipe.lr,
-            momentum=recipe.momentum,
-            nesterov=recipe.nesterov,
-            weight_decay=decay,
-            fused=fused,
+            self.moving, recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov, weight_decay=decay
         )
 
     def _train_mode(self) -> None:
