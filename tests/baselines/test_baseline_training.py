@@ -21,6 +21,7 @@ from small_worlds import (
     tensors,
     weights,
 )
+from test_baseline_all import TRAINED
 from torch import Tensor, nn
 
 from unweave.baselines import BASELINES
@@ -164,7 +165,7 @@ def test_inputs_by_name() -> None:
     net = TokenClassifier().double().eval()
     ids, labels = sentences(12)
     named = in_batches({"ids": ids, "src_key_padding_mask": torch.zeros(12, 4, dtype=torch.bool)}, labels, 6)
-    for name in BASELINES:
+    for name in TRAINED:
         settings = {"k": 1} if name in ("eu_k", "cf_k") else {}
         config = BASELINES[name].config(epochs=1, **settings)
         assert BASELINES[name].run(net, named, named, config=config).ok, name
