@@ -67,6 +67,13 @@ class TestRetrain:
         ).model
         assert equal(tensors(found), tensors(same))
 
+    def test_with_build_the_model_passed_in_may_be_frozen(self) -> None:
+        net = linear_net().requires_grad_(False)
+        config = RetrainConfig(epochs=1)
+        assert retrain(net, None, retain_set(), config=config, build=lambda: linear_net(seed=1)).ok
+        with pytest.raises(ModelError, match="requires_grad_"):
+            retrain(net, None, retain_set(), config=config)
+
     def test_build_is_seeded(self) -> None:
         def build() -> nn.Module:
             return nn.Linear(4, 3).double()

@@ -11,7 +11,7 @@ from torch import nn
 
 from unweave.baselines.recipe import Recipe
 from unweave.batches import Loader, device_of, reusable
-from unweave.errors import ConfigError, DataError, ModelError
+from unweave.errors import ConfigError, DataError
 from unweave.fsdp import require_whole
 from unweave.rest import check_model, duplicate, unwrap
 
@@ -42,17 +42,15 @@ def needed(loader: Loader | None, what: str, method: str) -> Loader:
 
 
 def untouched(model: nn.Module) -> nn.Module:
-    """The model inside its wrappers, if it can be trained.
+    """The model inside its wrappers, if a copy of it can be trained.
 
     Raises:
-        ModelError: values that are not finite, weights spread over ranks, or no weight that requires a gradient.
+        ModelError: values that are not finite, weights that are spread over ranks, or none at all.
     """
     original = unwrap(model)
     require_whole(original)
     check_model(original)
     device_of(original)
-    if not any(p.requires_grad for p in original.parameters()):
-        raise ModelError("No weight of the model requires a gradient. Call requires_grad_() on what was trained.")
     return original
 
 

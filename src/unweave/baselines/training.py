@@ -55,6 +55,8 @@ class Training:
         self.device = device_of(net)
         self.doubts = Doubts(later=self.device.type != "cpu")
         self.moving = [p for p in net.parameters() if p.requires_grad]
+        if not self.moving:
+            raise ModelError("No weight of the model requires a gradient. Call requires_grad_() on what was trained.")
         self.still: set[nn.Module] = set()
         self.masks: dict[nn.Parameter, Tensor] = {}
         self.watch: Callable[[], dict[str, float]] | None = None
