@@ -32,7 +32,7 @@ from unweave.baselines.neg_grad import NegGradConfig, NegGradPlusConfig, neg_gra
 from unweave.baselines.random_label import RandomLabelConfig, draw, random_label
 from unweave.baselines.retrain import RetrainConfig, retrain
 from unweave.baselines.salun import SalUnConfig, saliency_masks, salun
-from unweave.baselines.scrub import ScrubConfig, kl_at, scrub
+from unweave.baselines.scrub import ScrubConfig, _losses, _Rewind, kl_at, scrub
 from unweave.baselines.training import Training
 from unweave.errors import ConfigError, DataError, ModelError
 
@@ -66,6 +66,13 @@ class TestRetrain:
             normed_net(seed=9), None, retain_set(), config=FineTuneConfig(**vars(RetrainConfig(epochs=2, seed=5)))
         ).model
         assert equal(tensors(found), tensors(same))
+
+    def test_with_build_the_model_passed_in_may_be_frozen(self) -> None:
+        net = linear_net().requires_grad_(False)
+        config = RetrainConfig(epochs=1)
+        assert retrain(net, None, retain_set(), config=config, build=lambda: linear_net(seed=1)).ok
+        with pytest.raises(ModelError, match="requires_grad_"):
+            retrain(net, None, retain_set(), config=config)
 
     def test_build_is_seeded(self) -> None:
         def build() -> nn.Module:
@@ -168,6 +175,20 @@ class TestLastLayers:
         assert not torch.equal(result.model[6].weight, net[6].weight)
         moved = cf_k(net, None, retain_set(), config=CFkConfig(k=2, epochs=1)).model
         assert not torch.equal(moved[4].running_mean, net[4].running_mean)
+
+    def test_dropout_of_a_container_with_a_buffer_stays_on(self) -> None:
+        class Dropping(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.net = linear_net()
+                self.register_buffer("mean", torch.zeros(4, dtype=torch.float64))
+
+            def forward(self, x: Tensor) -> Tensor:
+                return self.net(nn.functional.dropout(x - self.mean, 0.5, self.training))
+
+        configs = [CFkConfig(k=1, epochs=1, seed=s) for s in (0, 1)]
+        found = [cf_k(Dropping().eval(), None, retain_set(), config=config).model for config in configs]
+        assert not equal(tensors(found[0]), tensors(found[1]))
 
     def test_more_layers_than_there_are(self) -> None:
         assert moving_modules(normed_net(), 3)[0] == ["0", "3", "6"]
@@ -321,6 +342,11 @@ def slow_kl(p_logits: Tensor, q_logits: Tensor, temperature: float) -> float:
     return temperature**2 * total / len(p_logits)
 
 
+def loss_of(training: Training) -> Tensor:
+    """A loss whose gradient is zero."""
+    return sum((0 * p).sum() for p in training.net.parameters())  # type: ignore[return-value]
+
+
 class TestScrub:
     @pytest.mark.parametrize("temperature", [0.5, 1.0, 4.0])
     def test_kl_against_a_slow_oracle(self, temperature: float) -> None:
@@ -351,8 +377,6 @@ class TestScrub:
         middle = linear_net()
         middle.load_state_dict(stepped(start, lambda n: -kl(taught[0], n(u)), 0.1))
         expected = stepped(middle, lambda n: 0.3 * kl(taught[1], n(x)) + 0.6 * cross_entropy(n(x), y), 0.1)
-
-        from unweave.baselines.scrub import _losses
 
         training = Training("scrub", start, config)
         found = training.run(_losses(training, net, [(u, v)], [(x, y)], config), []).model
@@ -388,6 +412,16 @@ class TestScrub:
         shorter = scrub(net, forget, retain_set(), None, ScrubConfig(**{**vars(config), "epochs": chosen + 1}))
         assert equal(tensors(result.model), tensors(shorter.model))
         assert chosen < 5, "choose a problem where rewinding goes somewhere"
+
+    def test_of_equally_near_epochs_rewind_takes_the_latest(self) -> None:
+        training = Training("scrub", linear_net(), ScrubConfig(rewind=True))
+        rewinding = _Rewind(training, forget_set(), held_out())
+        aim = rewinding.target()
+        rewinding.errors = [aim + 9, aim - 2, aim + 2, aim - 2, aim + 3]
+        rewinding.states = [{n: v + i for n, v in training.state().items()} for i in range(5)]
+        result = rewinding.choose(training.run(lambda epoch: iter([("none", loss_of(training))]), []))
+        assert result.extras["epoch"] == 4
+        assert close(tensors(result.model), {n: v + 3 for n, v in tensors(linear_net()).items()})
 
     def test_rewind_needs_held_out_samples_of_the_class(self) -> None:
         with pytest.raises(DataError, match="val"):

@@ -21,12 +21,14 @@ from small_worlds import (
     tensors,
     weights,
 )
+from test_baseline_all import TRAINED
 from torch import Tensor, nn
 
 from unweave.baselines import BASELINES
 from unweave.baselines.fine_tune import FineTuneConfig, fine_tune
 from unweave.baselines.neg_grad import NegGradConfig, neg_grad
 from unweave.baselines.scrub import ScrubConfig, scrub
+from unweave.batches import Doubts
 from unweave.errors import ConfigError, DataError, ModelError
 
 
@@ -36,18 +38,19 @@ def by_hand(net: nn.Module, loader: Any, config: FineTuneConfig) -> dict[str, Te
     speed = [torch.zeros_like(v) for v in values]
     names = [name for name, _ in net.named_parameters()]
     for epoch in range(config.epochs):
-        for x, y in loader:
+        for i, (x, y) in enumerate(loader):
+            rate = config.rate(epoch, i / len(loader))
             at = [v.clone().requires_grad_() for v in values]
             out = torch.func.functional_call(net, dict(zip(names, at, strict=True)), (x,))
             gradients = list(torch.autograd.grad(cross_entropy(out, y), at))
             if config.clip is not None:
                 norm = torch.sqrt(sum((g**2).sum() for g in gradients))
                 gradients = [g * min(1.0, float(config.clip / norm)) for g in gradients]
-            for i, g in enumerate(gradients):
-                g = g + config.weight_decay * values[i]
-                speed[i] = config.momentum * speed[i] + g
-                step = g + config.momentum * speed[i] if config.nesterov else speed[i]
-                values[i] = values[i] - config.rate(epoch) * step
+            for j, g in enumerate(gradients):
+                g = g + config.weight_decay * values[j]
+                speed[j] = config.momentum * speed[j] + g
+                step = g + config.momentum * speed[j] if config.nesterov else speed[j]
+                values[j] = values[j] - rate * step
     return dict(zip(names, values, strict=True))
 
 
@@ -59,6 +62,7 @@ def by_hand(net: nn.Module, loader: Any, config: FineTuneConfig) -> dict[str, Te
         {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
         {"schedule": "exponential", "lr_end": 0.01},
         {"schedule": "cosine", "momentum": 0.5},
+        {"schedule": "one-cycle", "lr_end": 0.01},
         {"clip": 0.05},
     ],
     ids=str,
@@ -161,7 +165,7 @@ def test_inputs_by_name() -> None:
     net = TokenClassifier().double().eval()
     ids, labels = sentences(12)
     named = in_batches({"ids": ids, "src_key_padding_mask": torch.zeros(12, 4, dtype=torch.bool)}, labels, 6)
-    for name in BASELINES:
+    for name in TRAINED:
         settings = {"k": 1} if name in ("eu_k", "cf_k") else {}
         config = BASELINES[name].config(epochs=1, **settings)
         assert BASELINES[name].run(net, named, named, config=config).ok, name
@@ -233,6 +237,16 @@ class TestRefusals:
         for name in ("fine_tune", "neg_grad", "delete", "random_label", "salun"):
             with pytest.raises(DataError, match="3 classes"):
                 BASELINES[name].run(linear_net(), [(x, y + 1)], [(x, y + 1)])
+
+    @pytest.mark.parametrize("scale, shift, message", [(1, 1, "In batch 0 .* 3 classes"), (1e999, 0, "NaN")])
+    def test_what_a_gpu_is_asked_later_is_asked_by_the_end_of_the_epoch(
+        self, scale: float, shift: int, message: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("unweave.baselines.training.Doubts", lambda later: Doubts(later=True))
+        x, y = batch(9, 1)
+        for name in ("fine_tune", "neg_grad_plus", "delete", "salun"):
+            with pytest.raises(DataError, match=message):
+                BASELINES[name].run(linear_net(), [(x * scale, y + shift)], [(x * scale, y + shift)])
 
     def test_inputs_that_are_not_finite(self) -> None:
         x, y = batch(9, 1)

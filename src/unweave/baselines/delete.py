@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, settings, teacher_of, untouched
 from unweave.baselines.recipe import Recipe
-from unweave.baselines.training import Training, needed, settings, teacher_of, untouched
+from unweave.baselines.training import Training
 from unweave.batches import Loader
 from unweave.fit import Progress
 from unweave.rest import duplicate

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from torch import nn
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.retrain import on_retained
-from unweave.baselines.training import Training, needed, settings, untouched
+from unweave.baselines.training import Training
 from unweave.batches import Loader
 from unweave.fit import Progress
 from unweave.rest import duplicate

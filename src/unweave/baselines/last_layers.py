@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from torch import nn
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, settings, untouched
 from unweave.baselines.recipe import Recipe, integer
 from unweave.baselines.reset import reset
 from unweave.baselines.retrain import on_retained
-from unweave.baselines.training import Training, needed, settings, untouched
+from unweave.baselines.training import Training
 from unweave.batches import Loader
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress

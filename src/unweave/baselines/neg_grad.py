@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, settings, untouched
 from unweave.baselines.recipe import Recipe, number
-from unweave.baselines.training import Training, needed, settings, untouched
+from unweave.baselines.training import Training
 from unweave.batches import Inputs, Loader
 from unweave.fit import Progress
 from unweave.rest import duplicate

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import length, needed, settings, untouched
 from unweave.baselines.recipe import Recipe, one_of
-from unweave.baselines.training import Losses, Training, length, needed, settings, untouched
+from unweave.baselines.training import Losses, Training
 from unweave.batches import Inputs, Loader, Samples, map_tensors
 from unweave.errors import DataError
 from unweave.fit import Progress

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from unweave.baselines.training import seeded
+from unweave.baselines.preparation import seeded
 from unweave.errors import ModelError
 
 

@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, seeded, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.reset import reset
-from unweave.baselines.training import Losses, Training, needed, seeded, settings, untouched
+from unweave.baselines.training import Losses, Training
 from unweave.batches import Loader, device_of
 from unweave.errors import ModelError
 from unweave.fit import Progress

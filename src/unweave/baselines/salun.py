@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, settings, untouched
 from unweave.baselines.random_label import RelabelConfig, relabelled, walked
 from unweave.baselines.recipe import number
-from unweave.baselines.training import Training, needed, settings, untouched
+from unweave.baselines.training import Training
 from unweave.batches import Loader
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate

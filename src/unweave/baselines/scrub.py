@@ -25,8 +25,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.preparation import needed, settings, teacher_of, untouched
 from unweave.baselines.recipe import Recipe, integer, number, one_of
-from unweave.baselines.training import Losses, State, Training, needed, settings, teacher_of, untouched
+from unweave.baselines.training import Losses, State, Training
 from unweave.batches import Inputs, Loader
 from unweave.errors import DataError
 from unweave.fit import Progress

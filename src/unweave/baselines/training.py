@@ -16,66 +16,26 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult
+from unweave.baselines.preparation import length, seeded
 from unweave.baselines.recipe import Recipe
 from unweave.batches import Doubts, Inputs, Loader, checked, device_of, reusable, run
-from unweave.errors import ConfigError, DataError, ModelError
+from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
-from unweave.fsdp import require_whole
 from unweave.outcomes import Outcomes, observe
-from unweave.rest import at_rest, check_model, duplicate, unwrap
+from unweave.rest import at_rest
 
 Losses = Callable[[int], Iterator[tuple[str, Tensor]]]
 """From the number of the epoch (the first is 0) to the losses of its steps, each with the name of its part."""
 
 State = dict[str, Tensor]
-
-Settings = TypeVar("Settings", bound=Recipe)
-
-
-def settings(config: Settings | None, kind: type[Settings]) -> Settings:
-    """The settings passed, or a method's defaults.
-
-    Raises:
-        ConfigError: settings of another method.
-    """
-    if config is not None and not isinstance(config, kind):
-        raise ConfigError(f"config is a {type(config).__name__}. Pass {kind.__name__}(...).")
-    return kind() if config is None else config
-
-
-def needed(loader: Loader | None, what: str, method: str) -> Loader:
-    """A loader that a method cannot do without, made so that it can be walked over every epoch.
-
-    Raises:
-        DataError: it is missing.
-    """
-    if loader is None:
-        argument = "val" if what == "val" else f"{what}_loader"
-        raise DataError(f"{method} needs the {what} set. Pass {argument}=.")
-    return reusable(loader)
-
-
-def untouched(model: nn.Module) -> nn.Module:
-    """The model inside its wrappers, if it can be trained.
-
-    Raises:
-        ModelError: values that are not finite, weights spread over ranks, or no weight that requires a gradient.
-    """
-    original = unwrap(model)
-    require_whole(original)
-    check_model(original)
-    device_of(original)
-    if not any(p.requires_grad for p in original.parameters()):
-        raise ModelError("No weight of the model requires a gradient. Call requires_grad_() on what was trained.")
-    return original
 
 
 class Training:
@@ -95,6 +55,8 @@ class Training:
         self.device = device_of(net)
         self.doubts = Doubts(later=self.device.type != "cpu")
         self.moving = [p for p in net.parameters() if p.requires_grad]
+        if not self.moving:
+            raise ModelError("No weight of the model requires a gradient. Call requires_grad_() on what was trained.")
         self.still: set[nn.Module] = set()
         self.masks: dict[nn.Parameter, Tensor] = {}
         self.watch: Callable[[], dict[str, float]] | None = None
@@ -234,17 +196,11 @@ class Training:
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe = self.recipe
-        # With masks the decay is part of the masked gradient. One kernel for all weights, where there is one.
-        decay, fused = 0.0 if self.masks else recipe.weight_decay, self.device.type == "cuda"
+        decay = 0.0 if self.masks else recipe.weight_decay  # with masks it is part of the masked gradient
         if recipe.optimizer == "adam":
-            return torch.optim.Adam(self.moving, recipe.lr, weight_decay=decay, fused=fused)
+            return torch.optim.Adam(self.moving, recipe.lr, weight_decay=decay, fused=self.device.type == "cuda")
         return torch.optim.SGD(
-            self.moving,
-            recipe.lr,
-            momentum=recipe.momentum,
-            nesterov=recipe.nesterov,
-            weight_decay=decay,
-            fused=fused,
+            self.moving, recipe.lr, momentum=recipe.momentum, nesterov=recipe.nesterov, weight_decay=decay
         )
 
     def _train_mode(self) -> None:
@@ -283,28 +239,6 @@ class Training:
                 p.requires_grad_(flag)
 
 
-def length(loader: Loader, asked: str) -> int:
-    """The number of batches of a loader.
-
-    Raises:
-        DataError: it does not tell.
-    """
-    if not isinstance(loader, Sized):
-        raise DataError(f"{asked} needs loaders that know their length. Pass a list, or a DataLoader of a map dataset.")
-    try:
-        return len(loader)
-    except TypeError as error:
-        raise DataError(f"{asked} needs loaders that know their length: {error}.") from error
-
-
-@contextmanager
-def seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Random numbers from a seed inside, and the user's own afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield
-
-
 @contextmanager
 def _repeatable() -> Iterator[None]:
     """Convolutions that give the same bits again, and attention that a teacher computes as its student does.
@@ -320,8 +254,3 @@ def _repeatable() -> Iterator[None]:
     finally:
         cudnn.deterministic, cudnn.benchmark = before
         mha.set_fastpath_enabled(fastpath)
-
-
-def teacher_of(original: nn.Module) -> nn.Module:
-    """A frozen copy in eval mode, to learn from while the original stays untouched."""
-    return duplicate(original).eval().requires_grad_(False)
