@@ -123,6 +123,9 @@ def test_lissa_on_a_quadratic_reaches_its_fixed_point_and_tells_divergence() -> 
     bad = lissa(product, v, top / 4, 0.01, 20_000, 20)
     assert bad.diverged
     assert bad.iterations < 100
+    noisy = lissa(lambda i, u: {"w": (1 + 0.5 * (-1) ** i) * (matrix @ u["w"])}, v, top, 0.01, 20_000, 20)
+    assert (noisy.settled, noisy.diverged) == (False, False)
+    assert noisy.iterations < 20_000
     short = lissa(product, v, top, 0.01, 10, 20)
     assert (short.settled, short.diverged, short.iterations) == (False, False, 10)
 

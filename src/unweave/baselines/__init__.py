@@ -3,6 +3,7 @@
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.fisher import FISHER
 from unweave.baselines.ntk import NTK
+from unweave.baselines.sisa import SISA_METHOD
 from unweave.baselines.ssd import SSD
 from unweave.baselines.warnecke import FIRST_ORDER, SECOND_ORDER
 
@@ -12,6 +13,7 @@ BASELINES: dict[str, Method] = {
     "ssd": SSD,
     "first_order": FIRST_ORDER,
     "second_order": SECOND_ORDER,
+    "sisa": SISA_METHOD,
 }
 
 __all__ = ["BASELINES", "BaselineResult", "Method"]

@@ -38,7 +38,7 @@ from unweave.baselines.prepare import (
     trainable,
     with_change,
 )
-from unweave.batches import Inputs, Loader, Samples, checked, device_of, logits_of
+from unweave.batches import Doubts, Inputs, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate
@@ -125,21 +125,28 @@ def diagonal_fisher(
     """F per parameter in float64, the number of samples and of classes."""
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     count = classes = 0
+    doubts = Doubts(later=device_of(net).type == "cuda")
     with at_rest(net):
-        for batch in checked(loader, "retain", device_of(net)):
+        for batch in checked(loader, "retain", device_of(net), doubts):
             for inputs, labels, _ in at_most(Samples([batch]), chunk):
-                classes = _add_squares(total, net, weights, inputs, labels)
+                classes = _add_squares(total, net, weights, (inputs, labels), doubts)
                 count += len(labels)
             if progress is not None:
                 progress("fisher", count, None)
+    doubts.settle()
     return {name: part / count for name, part in total.items()}, count, classes
 
 
 def _add_squares(
-    total: dict[str, Tensor], net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs, labels: Tensor
+    total: dict[str, Tensor],
+    net: nn.Module,
+    weights: Mapping[str, Tensor],
+    batch: tuple[Inputs, Tensor],
+    doubts: Doubts,
 ) -> int:
     """Add Σ over samples and classes of p_y r_y² for one chunk; returns C."""
-    p = logits_of(net, inputs, labels).softmax(1)
+    inputs, labels = batch
+    p = logits_of(net, inputs, labels, doubts).softmax(1)
     for y in range(p.shape[1]):
         cotangents = p.clone()
         cotangents[:, y] -= 1

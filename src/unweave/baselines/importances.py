@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from unweave.baselines.kept import keep, read
 from unweave.baselines.prepare import opened, trainable
-from unweave.batches import Inputs, Loader, Samples, checked, device_of, logits_of
+from unweave.batches import Doubts, Inputs, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, MismatchError, StoreError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate, fingerprint
@@ -96,9 +96,11 @@ def importances(
     weights = trainable(net)
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     count = 0
+    device = device_of(net)
+    doubts = Doubts(later=device.type == "cuda")
     with at_rest(net, gradients=True):
-        for inputs, labels in recut(loader, batch_size, device_of(net)):
-            loss = F.cross_entropy(logits_of(net, inputs, labels), labels)
+        for inputs, labels in recut(loader, batch_size, device, doubts):
+            loss = F.cross_entropy(logits_of(net, inputs, labels, doubts), labels)
             found = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
             for name, part in zip(weights, found, strict=True):
                 if part is not None:
@@ -106,14 +108,17 @@ def importances(
             count += len(labels)
             if progress is not None:
                 progress("importances", count, None)
+    doubts.settle()
     values = {name: (part / count).detach() for name, part in total.items()}
     return Importances(values, fingerprint(original), count, batch_size)
 
 
-def recut(loader: Loader, size: int, device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
+def recut(
+    loader: Loader, size: int, device: torch.device, doubts: Doubts | None = None
+) -> Iterator[tuple[Inputs, Tensor]]:
     """The samples of a loader in batches of exactly ``size``, the last one shorter; few are held at a time."""
     pending: list[tuple[Inputs, Tensor]] = []
-    for batch in checked(loader, "training", device):
+    for batch in checked(loader, "training", device, doubts):
         pending.append(batch)
         if sum(len(labels) for _, labels in pending) >= size:
             whole = list(Samples(pending).pairs(size))

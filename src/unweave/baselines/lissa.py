@@ -20,6 +20,9 @@ Change = dict[str, Tensor]
 Product = Callable[[int, Change], Change]
 """(iteration, u) → H_b u."""
 
+SETTLED = 1e-3
+"""Updates that have shrunk by this factor are taken for the fixed point."""
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -28,7 +31,8 @@ class Estimate:
     x: Change
     iterations: int
     settled: bool
-    """No smaller update within ``patience`` iterations, and the last ones small; False where the limit came first."""
+    """The last update is below a thousandth of the first. False where the limit came first, or where the updates of
+    different batches no longer shrink; the estimate is then the authors' all the same."""
     diverged: bool
     updates: tuple[float, float]
     """The L1 norms of the first and of the last update."""
@@ -53,7 +57,7 @@ def lissa(product: Product, v: Change, scale: float, damping: float, iterations:
         if since >= patience:
             break
     diverged = not math.isfinite(last) or (last > first and done > 1)
-    settled = not diverged and (last == 0 or since >= patience)
+    settled = not diverged and last <= SETTLED * first
     return Estimate({name: part / scale for name, part in u.items()}, done, settled, diverged, (first, last))
 
 
