@@ -6,15 +6,15 @@ million weights 130 GB in float32. Θ is [n C, n C], float64, 3.2 GB there. Colu
     Θ = Σ_s G_s G_sᵀ      over slices s of the parameters,
 
 so one buffer [n C, |s|] is filled and multiplied with itself a slice at a time, and the sum over slices is in float64.
-With S = ⌈n C P / buffer⌉ slices (a tensor is cut only if it alone is wider than the buffer):
+With S = ⌈n C P / buffer⌉ slices of T tensors:
 
-    passes    S n C forward passes of one sample, each with a backward pass down to the slice's first layer; those of
-              whole tensors compute each weight gradient once
+    passes    S n C forward passes of one sample, each with a backward pass down to the slice's first layer; weight
+              gradients only for the tensors in the slice, T + S − 1 in all instead of T
     products  (n C)² P / 2 multiply-adds, as the lower triangle is enough
 
 For that example with AllCNN (0.34 G multiply-adds a forward pass): 20,000 S sample passes of at most 1 G, and 3.2e14
-multiply-adds for the products. S is 11 with 16 GiB and 3 with 64 GiB. Taking rows in pairs of chunks instead needs
-as many passes and every weight gradient S times.
+multiply-adds for the products. S is 21 with 8 GiB, 11 with 16 GiB and 3 with 64 GiB. Taking rows in pairs of chunks
+instead needs as many passes, each with the gradients of all weights.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ class Piece:
 
 
 def cut(sizes: Mapping[str, int], width: int) -> list[list[Piece]]:
-    """Slices of at most ``width`` columns; a tensor is cut only if it is wider than that on its own."""
+    """Slices of exactly ``width`` columns, the last one narrower; a tensor may lie in several."""
     slices: list[list[Piece]] = []
     room = 0
     for name, size in sizes.items():
         start = 0
         while start < size:
-            if not slices or room < min(size - start, width):
+            if room == 0:
                 slices.append([])
                 room = width
-            stop = min(size, start + width)
+            stop = min(size, start + room)
             slices[-1].append(Piece(name, start, stop))
             room -= stop - start
             start = stop
@@ -76,7 +76,7 @@ class Plan:
         """Divide the bytes.
 
         Raises:
-            ConfigError: not enough for one column, or for one gradient of the largest tensor.
+            ConfigError: not enough for one column, or for one gradient of the tensors in a slice.
         """
         sizes = {name: weight.numel() for name, weight in weights.items()}
         each = max(weight.element_size() for weight in weights.values())
@@ -86,7 +86,8 @@ class Plan:
         touched = [sum(sizes[piece.name] for piece in pieces) * each for pieces in slices]
         chunks = [min(chunk, (max_bytes - for_buffer) // size) for size in touched]
         if width < 1 or min(chunks) < 1:
-            least = max(int(rows * each / BUFFER_SHARE) + each, int(max(touched) / (1 - BUFFER_SHARE)) + each)
+            # Less may do, but from here on any amount does: one column of all rows, one gradient of all weights.
+            least = max(int(rows * each / BUFFER_SHARE), int(sum(sizes.values()) * each / (1 - BUFFER_SHARE))) + each
             raise ConfigError(f"Invalid max_bytes: {max_bytes}. Supported here: from {least} on.")
         return Plan(slices, chunks, max(sum(p.stop - p.start for p in pieces) for pieces in slices))
 
@@ -116,9 +117,9 @@ def jacobian_gram(
     """
     rows = len(samples) * classes
     plan = Plan.make(weights, rows, max_bytes, chunk)
-    first = next(iter(weights.values()))
-    gram = torch.zeros(rows, rows, dtype=torch.float64, device=first.device)
-    buffer = torch.empty(rows * plan.width, dtype=first.dtype, device=first.device)
+    widest = max(weights.values(), key=lambda weight: weight.element_size())
+    gram = torch.zeros(rows, rows, dtype=torch.float64, device=widest.device)
+    buffer = torch.empty(rows * plan.width, dtype=widest.dtype, device=widest.device)
     for done, (pieces, size) in enumerate(zip(plan.slices, plan.chunks, strict=True)):
         columns = sum(piece.stop - piece.start for piece in pieces)
         block = buffer[: rows * columns].view(len(samples), classes, columns)
