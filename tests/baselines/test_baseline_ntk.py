@@ -10,11 +10,12 @@ from small import data, flat, jacobian, linear, loader
 from torch import Tensor
 
 from unweave.baselines import kernel
+from unweave.baselines.fisher import FisherConfig, fisher
 from unweave.baselines.kernel import Plan, cut, jacobian_gram, solve
 from unweave.baselines.ntk import NtkConfig, ntk, pulled, trapezium
 from unweave.baselines.per_sample import drawn
 from unweave.batches import Samples
-from unweave.errors import ConfigError, DataError, MismatchError
+from unweave.errors import ConfigError, DataError, MismatchError, ModelError
 from unweave.rest import at_rest
 
 CPU = torch.device("cpu")
@@ -52,8 +53,8 @@ def test_blocks_never_take_more_than_the_bytes_allowed(monkeypatch: pytest.Monke
     seen: list[int] = []
     gradients = kernel.sample_gradients
 
-    def counted(*args: Any) -> dict[str, Tensor]:
-        found = gradients(*args)
+    def counted(*args: Any, **settings: Any) -> dict[str, Tensor]:
+        found = gradients(*args, **settings)
         seen.append(sum(part.numel() * part.element_size() for part in found.values()))
         return found
 
@@ -172,6 +173,28 @@ def test_dict_inputs_work_and_the_model_is_left_alone() -> None:
     assert not result.model.training
     assert state_of(net) == before
     assert len(result.history) == 2
+
+
+class Choosy(torch.nn.Module):
+    """Looks at a value to decide, which vmap does not allow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x if bool(x.sum() > 1e9) else 1.0 * x)
+
+
+def test_a_model_that_vmap_refuses_can_go_one_sample_at_a_time() -> None:
+    x, y = data(12)
+    given = loader(x[8:], y[8:]), loader(x[:8], y[:8])
+    with pytest.raises(ModelError, match="batched=False"):
+        ntk(Choosy(), *given)
+    slow = ntk(Choosy(), *given, config=NtkConfig(batched=False))
+    assert gap(flat(slow.model.parameters()), flat(ntk(linear(), *given).model.parameters())) < 1e-12
+    noisy = fisher(Choosy(), None, given[1], config=FisherConfig(batched=False))
+    assert gap(flat(noisy.model.parameters()), flat(fisher(linear(), None, given[1]).model.parameters())) < 1e-12
 
 
 def test_batch_norm_parameters_move_and_its_statistics_do_not() -> None:

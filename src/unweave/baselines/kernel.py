@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from unweave.baselines.per_sample import at_most, sample_gradients
-from unweave.batches import Samples
+from unweave.batches import Inputs, Samples
 from unweave.errors import ConfigError
 
 BUFFER_SHARE = 0.75
@@ -100,6 +101,7 @@ def jacobian_gram(
     max_bytes: int,
     chunk: int = 32,
     progress: Callable[[int, int], None] | None = None,
+    batched: bool = True,
 ) -> Tensor:
     """Θ, float64 [n C, n C]; row i·C + c belongs to sample i and class c. Call it inside ``at_rest``.
 
@@ -111,6 +113,7 @@ def jacobian_gram(
         max_bytes: for blocks of the Jacobian; Θ and the activations come on top.
         chunk: samples in one call of ``vmap``, at most.
         progress: called with the slices done and their number.
+        batched: see :func:`sample_gradients`.
 
     Raises:
         ConfigError: ``max_bytes`` is too small.
@@ -120,10 +123,11 @@ def jacobian_gram(
     widest = max(weights.values(), key=lambda weight: weight.element_size())
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=widest.device)
     buffer = torch.empty(rows * plan.width, dtype=widest.dtype, device=widest.device)
+    gradients = partial(sample_gradients, net, batched=batched)
     for done, (pieces, size) in enumerate(zip(plan.slices, plan.chunks, strict=True)):
         columns = sum(piece.stop - piece.start for piece in pieces)
         block = buffer[: rows * columns].view(len(samples), classes, columns)
-        _fill(block, net, weights, samples, pieces, size)
+        _fill(block, gradients, weights, samples, pieces, size)
         _add_products(gram, block.view(rows, columns))
         if progress is not None:
             progress(done + 1, len(plan.slices))
@@ -133,14 +137,19 @@ def jacobian_gram(
 
 
 def _fill(
-    block: Tensor, net: nn.Module, weights: Mapping[str, Tensor], samples: Samples, pieces: list[Piece], size: int
+    block: Tensor,
+    gradients: Callable[[Mapping[str, Tensor], Inputs, Tensor], dict[str, Tensor]],
+    weights: Mapping[str, Tensor],
+    samples: Samples,
+    pieces: list[Piece],
+    size: int,
 ) -> None:
     """Write the slice's columns of all rows into block [n, C, columns]."""
     wanted = {piece.name: weights[piece.name] for piece in pieces}
     units = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
     for inputs, labels, positions in at_most(samples, size):
         for c, unit in enumerate(units):
-            rows = sample_gradients(net, wanted, inputs, unit.expand(len(labels), -1))
+            rows = gradients(wanted, inputs, unit.expand(len(labels), -1))
             column = 0
             for piece in pieces:
                 part = rows[piece.name].reshape(len(labels), -1)[:, piece.start : piece.stop]

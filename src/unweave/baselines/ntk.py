@@ -30,6 +30,7 @@ from unweave.baselines.prepare import (
     LOOK,
     Closing,
     again,
+    check_flags,
     check_integers,
     check_positive,
     needed,
@@ -39,7 +40,7 @@ from unweave.baselines.prepare import (
     with_change,
 )
 from unweave.batches import Loader, Samples, device_of, logits_of
-from unweave.errors import ConfigError, DataError, MismatchError
+from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate
 
@@ -60,13 +61,14 @@ class NtkConfig:
     """For blocks of the Jacobian. More means fewer passes over the samples."""
     chunk: int = 32
     """Samples whose gradients are computed in one call."""
+    batched: bool = True
+    """False: gradients one sample at a time, for models that ``torch.func.vmap`` does not allow."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_positive(self, ["mu"])
         check_integers(self, {"samples": 1, "max_bytes": 1, "chunk": 1, "seed": 0})
-        if not isinstance(self.scale, bool):
-            raise ConfigError(f"Invalid scale: {self.scale!r}. Supported: True, False.")
+        check_flags(self, ["scale", "batched"])
 
 
 def ntk(
@@ -113,7 +115,7 @@ def ntk(
             progress("ntk", done, of)
 
     with at_rest(net):
-        gram = jacobian_gram(net, weights, joined, classes, config.max_bytes, config.chunk, note)
+        gram = jacobian_gram(net, weights, joined, classes, config.max_bytes, config.chunk, note, config.batched)
     kept = len(retain) * classes
     e = residual.reshape(-1)
     for_retain = solve(gram[:kept, :kept], e[:kept], len(retain) * config.mu)
