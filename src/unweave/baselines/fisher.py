@@ -26,8 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.per_sample import at_most, drawn, sample_gradients
-from unweave.baselines.prepare import (
+from unweave.baselines.one_step import (
     Closing,
     again,
     check_flags,
@@ -39,6 +38,7 @@ from unweave.baselines.prepare import (
     trainable,
     with_change,
 )
+from unweave.baselines.per_sample import at_most, drawn, sample_gradients
 from unweave.batches import Doubts, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.kept import keep, read
-from unweave.baselines.prepare import opened, trainable
+from unweave.baselines.one_step import opened, trainable
 from unweave.batches import Doubts, Inputs, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, MismatchError, ModelError, StoreError
 from unweave.fit import Progress

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.influence import Correction, Moving, hessian_product
 from unweave.baselines.lissa import Change, Estimate, lissa, mean_of
-from unweave.baselines.prepare import LOOK, check_flags, check_integers, check_positive, needed, settings
+from unweave.baselines.one_step import LOOK, check_flags, check_integers, check_positive, needed, settings
 from unweave.batches import Inputs, Loader, Samples, device_of
 from unweave.errors import ConfigError
 from unweave.fit import Progress
