@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unweave.baselines import BASELINES
 from unweave.baselines.ntk import NtkConfig
-from unweave.baselines.prepare import error_of
+from unweave.baselines.one_step import error_of
 from unweave.baselines.ssd import SsdConfig
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig
 

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from unweave.baselines.importances import Importances, importances, recut
 from unweave.baselines.ssd import SsdConfig, dampening, ssd
-from unweave.errors import ConfigError, DataError, MismatchError, StoreError
+from unweave.errors import ConfigError, DataError, MismatchError, ModelError, StoreError
 
 
 def squared_gradient(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -138,6 +138,21 @@ def test_what_is_missing_or_wrong_is_refused() -> None:
             SsdConfig(**wrong)
     with pytest.raises(ConfigError):
         importances(net, batches, batch_size=0)
+
+
+def test_gradients_that_are_not_finite_are_refused() -> None:
+    class Rooted(nn.Module):
+        """The slope of a root at zero is infinite, though every output is finite."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(3, dtype=torch.float64))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x[:, :3] * self.weight.sqrt()
+
+    with pytest.raises(ModelError, match="gradients of 'weight'"):
+        importances(Rooted(), loader(*data(6)))
 
 
 def test_dict_inputs() -> None:

@@ -6,7 +6,7 @@ from helpers import gap, images, sentences, small_cnn, state_of, token_classifie
 from small import data, flat, gradient_sum, linear, loader, loss_sum
 from torch import Tensor, nn
 
-from unweave.baselines.influence import chosen, hessian_product
+from unweave.baselines.influence import Correction, Moving, chosen, hessian_product
 from unweave.baselines.lissa import lissa
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig, first_order, second_order
 from unweave.errors import ConfigError, DataError, LayerError
@@ -137,6 +137,18 @@ def test_divergence_gives_the_weights_back_as_they_were() -> None:
     result = second_order(net, loader(x[:5], y[:5]), loader(x[5:], y[5:]), config=config)
     assert not result.ok
     assert "diverged" in result.stopped
+    assert torch.equal(flat(result.model.parameters()), flat(net.parameters()))
+
+
+def test_a_later_step_that_fails_undoes_the_ones_before() -> None:
+    net = linear()
+    request = Correction(net, loader(*data(6)), None, None, "first_order")
+
+    def direction(now: nn.Module, moving: Moving, step: int) -> tuple[dict[str, Tensor], str | None]:
+        return {name: torch.full_like(weight, (1.0, torch.inf)[step]) for name, weight in moving.items()}, None
+
+    result = request.run(FirstOrderConfig(steps=2, layers=None), direction, None)
+    assert (result.ok, result.stopped) == (False, "the step is not finite")
     assert torch.equal(flat(result.model.parameters()), flat(net.parameters()))
 
 

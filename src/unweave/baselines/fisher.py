@@ -26,10 +26,10 @@ import torch
 from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.per_sample import at_most, drawn, sample_gradients
-from unweave.baselines.prepare import (
+from unweave.baselines.one_step import (
     Closing,
     again,
+    check_flags,
     check_integers,
     check_positive,
     needed,
@@ -38,7 +38,8 @@ from unweave.baselines.prepare import (
     trainable,
     with_change,
 )
-from unweave.batches import Doubts, Inputs, Loader, Samples, checked, device_of, logits_of
+from unweave.baselines.per_sample import at_most, drawn, sample_gradients
+from unweave.batches import Doubts, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate
@@ -61,10 +62,13 @@ class FisherConfig:
     """Use so many retained samples, drawn at random; None: all."""
     chunk: int = 32
     """Samples whose gradients are computed in one call; memory for ``chunk`` copies of the weights."""
+    batched: bool = True
+    """False: gradients one sample at a time, for models that ``torch.func.vmap`` does not allow."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_positive(self, ["alpha"])
+        check_flags(self, ["batched"])
         check_integers(self, {"chunk": 1, "seed": 0} | ({} if self.samples is None else {"samples": 1}))
         if not isinstance(self.classes, tuple) or any(type(c) is not int or c < 0 for c in self.classes):
             raise ConfigError(f"Invalid classes: {self.classes!r}. Supported: a tuple of class indices from 0.")
@@ -102,7 +106,7 @@ def fisher(
         given = list(drawn(given, "retain", config.samples, config.seed, device_of(original)).pairs(config.chunk))
     net = duplicate(original)
     weights = dict(trainable(net))
-    diagonal, count, classes = diagonal_fisher(net, weights, given, config.chunk, progress)
+    diagonal, count, classes = diagonal_fisher(net, weights, given, config.chunk, progress, config.batched)
     head = last_layer(weights, classes)
     _check_classes(config, head, classes)
 
@@ -120,7 +124,12 @@ def fisher(
 
 
 def diagonal_fisher(
-    net: nn.Module, weights: Mapping[str, Tensor], loader: Loader, chunk: int, progress: Progress | None = None
+    net: nn.Module,
+    weights: Mapping[str, Tensor],
+    loader: Loader,
+    chunk: int,
+    progress: Progress | None = None,
+    batched: bool = True,
 ) -> tuple[dict[str, Tensor], int, int]:
     """F per parameter in float64, the number of samples and of classes."""
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
@@ -129,7 +138,12 @@ def diagonal_fisher(
     with at_rest(net):
         for batch in checked(loader, "retain", device_of(net), doubts):
             for inputs, labels, _ in at_most(Samples([batch]), chunk):
-                classes = _add_squares(total, net, weights, (inputs, labels), doubts)
+                p = logits_of(net, inputs, labels, doubts).softmax(1)
+                classes = p.shape[1]
+                for y in range(classes):
+                    rows = sample_gradients(net, weights, inputs, _slope(p, y), batched)
+                    for name, part in rows.items():
+                        total[name] += torch.tensordot(p[:, y].to(part.dtype), part.square(), dims=1)
                 count += len(labels)
             if progress is not None:
                 progress("fisher", count, None)
@@ -137,23 +151,11 @@ def diagonal_fisher(
     return {name: part / count for name, part in total.items()}, count, classes
 
 
-def _add_squares(
-    total: dict[str, Tensor],
-    net: nn.Module,
-    weights: Mapping[str, Tensor],
-    batch: tuple[Inputs, Tensor],
-    doubts: Doubts,
-) -> int:
-    """Add Σ over samples and classes of p_y r_y² for one chunk; returns C."""
-    inputs, labels = batch
-    p = logits_of(net, inputs, labels, doubts).softmax(1)
-    for y in range(p.shape[1]):
-        cotangents = p.clone()
-        cotangents[:, y] -= 1
-        rows = sample_gradients(net, weights, inputs, cotangents)
-        for name, part in rows.items():
-            total[name] += torch.tensordot(p[:, y].to(part.dtype), part.square(), dims=1)
-    return p.shape[1]
+def _slope(p: Tensor, y: int) -> Tensor:
+    """The derivative of −log p_y by the logits, p − onehot(y), for each row of p [m, C]."""
+    slope = p.clone()
+    slope[:, y] -= 1
+    return slope
 
 
 def last_layer(weights: Mapping[str, Tensor], classes: int) -> set[str]:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.kept import keep, read
-from unweave.baselines.prepare import opened, trainable
+from unweave.baselines.one_step import opened, trainable
 from unweave.batches import Doubts, Inputs, Loader, Samples, checked, device_of, logits_of
-from unweave.errors import ConfigError, MismatchError, StoreError
+from unweave.errors import ConfigError, MismatchError, ModelError, StoreError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate, fingerprint
 
@@ -88,6 +88,7 @@ def importances(
 
     Raises:
         ConfigError: a batch size that is not a positive integer.
+        ModelError: gradients that are not finite.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ConfigError(f"Invalid batch_size: {batch_size!r}. Supported: an integer from 1.")
@@ -110,6 +111,9 @@ def importances(
                 progress("importances", count, None)
     doubts.settle()
     values = {name: (part / count).detach() for name, part in total.items()}
+    for name, part in values.items():
+        if not bool(torch.isfinite(part).all()):
+            raise ModelError(f"The gradients of {name!r} are NaN or infinite. Use the model in float32.")
     return Importances(values, fingerprint(original), count, batch_size)
 
 

@@ -16,8 +16,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unweave.baselines.contract import BaselineResult
 from unweave.baselines.lissa import Change
+from unweave.baselines.one_step import LOOK, again, look, needed, opened, trainable
 from unweave.baselines.per_sample import at_most
-from unweave.baselines.prepare import LOOK, again, look, needed, opened, trainable
 from unweave.batches import Inputs, Loader, Samples, device_of, logits_of, tensors_of
 from unweave.descent import only_moving
 from unweave.errors import DataError, LayerError

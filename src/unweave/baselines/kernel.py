@@ -6,27 +6,28 @@ million weights 130 GB in float32. Θ is [n C, n C], float64, 3.2 GB there. Colu
     Θ = Σ_s G_s G_sᵀ      over slices s of the parameters,
 
 so one buffer [n C, |s|] is filled and multiplied with itself a slice at a time, and the sum over slices is in float64.
-With S = ⌈n C P / buffer⌉ slices (a tensor is cut only if it alone is wider than the buffer):
+With S = ⌈n C P / buffer⌉ slices of T tensors:
 
-    passes    S n C forward passes of one sample, each with a backward pass down to the slice's first layer; those of
-              whole tensors compute each weight gradient once
+    passes    S n C forward passes of one sample, each with a backward pass down to the slice's first layer; weight
+              gradients only for the tensors in the slice, T + S − 1 in all instead of T
     products  (n C)² P / 2 multiply-adds, as the lower triangle is enough
 
 For that example with AllCNN (0.34 G multiply-adds a forward pass): 20,000 S sample passes of at most 1 G, and 3.2e14
-multiply-adds for the products. S is 11 with 16 GiB and 3 with 64 GiB. Taking rows in pairs of chunks instead needs
-as many passes and every weight gradient S times.
+multiply-adds for the products. S is 21 with 8 GiB, 11 with 16 GiB and 3 with 64 GiB. Taking rows in pairs of chunks
+instead needs as many passes, each with the gradients of all weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from unweave.baselines.per_sample import at_most, sample_gradients
-from unweave.batches import Samples
+from unweave.batches import Inputs, Samples
 from unweave.errors import ConfigError
 
 BUFFER_SHARE = 0.75
@@ -47,16 +48,16 @@ class Piece:
 
 
 def cut(sizes: Mapping[str, int], width: int) -> list[list[Piece]]:
-    """Slices of at most ``width`` columns; a tensor is cut only if it is wider than that on its own."""
+    """Slices of exactly ``width`` columns, the last one narrower; a tensor may lie in several."""
     slices: list[list[Piece]] = []
     room = 0
     for name, size in sizes.items():
         start = 0
         while start < size:
-            if not slices or room < min(size - start, width):
+            if room == 0:
                 slices.append([])
                 room = width
-            stop = min(size, start + width)
+            stop = min(size, start + room)
             slices[-1].append(Piece(name, start, stop))
             room -= stop - start
             start = stop
@@ -76,7 +77,7 @@ class Plan:
         """Divide the bytes.
 
         Raises:
-            ConfigError: not enough for one column, or for one gradient of the largest tensor.
+            ConfigError: not enough for one column, or for one gradient of the tensors in a slice.
         """
         sizes = {name: weight.numel() for name, weight in weights.items()}
         each = max(weight.element_size() for weight in weights.values())
@@ -86,7 +87,8 @@ class Plan:
         touched = [sum(sizes[piece.name] for piece in pieces) * each for pieces in slices]
         chunks = [min(chunk, (max_bytes - for_buffer) // size) for size in touched]
         if width < 1 or min(chunks) < 1:
-            least = max(int(rows * each / BUFFER_SHARE) + each, int(max(touched) / (1 - BUFFER_SHARE)) + each)
+            # Less may do, but from here on any amount does: one column of all rows, one gradient of all weights.
+            least = max(int(rows * each / BUFFER_SHARE), int(sum(sizes.values()) * each / (1 - BUFFER_SHARE))) + each
             raise ConfigError(f"Invalid max_bytes: {max_bytes}. Supported here: from {least} on.")
         return Plan(slices, chunks, max(sum(p.stop - p.start for p in pieces) for pieces in slices))
 
@@ -99,6 +101,7 @@ def jacobian_gram(
     max_bytes: int,
     chunk: int = 32,
     progress: Callable[[int, int], None] | None = None,
+    batched: bool = True,
 ) -> Tensor:
     """Θ, float64 [n C, n C]; row i·C + c belongs to sample i and class c. Call it inside ``at_rest``.
 
@@ -110,19 +113,21 @@ def jacobian_gram(
         max_bytes: for blocks of the Jacobian; Θ and the activations come on top.
         chunk: samples in one call of ``vmap``, at most.
         progress: called with the slices done and their number.
+        batched: see :func:`sample_gradients`.
 
     Raises:
         ConfigError: ``max_bytes`` is too small.
     """
     rows = len(samples) * classes
     plan = Plan.make(weights, rows, max_bytes, chunk)
-    first = next(iter(weights.values()))
-    gram = torch.zeros(rows, rows, dtype=torch.float64, device=first.device)
-    buffer = torch.empty(rows * plan.width, dtype=first.dtype, device=first.device)
+    widest = max(weights.values(), key=lambda weight: weight.element_size())
+    gram = torch.zeros(rows, rows, dtype=torch.float64, device=widest.device)
+    buffer = torch.empty(rows * plan.width, dtype=widest.dtype, device=widest.device)
+    gradients = partial(sample_gradients, net, batched=batched)
     for done, (pieces, size) in enumerate(zip(plan.slices, plan.chunks, strict=True)):
         columns = sum(piece.stop - piece.start for piece in pieces)
         block = buffer[: rows * columns].view(len(samples), classes, columns)
-        _fill(block, net, weights, samples, pieces, size)
+        _fill(block, gradients, weights, samples, pieces, size)
         _add_products(gram, block.view(rows, columns))
         if progress is not None:
             progress(done + 1, len(plan.slices))
@@ -132,14 +137,19 @@ def jacobian_gram(
 
 
 def _fill(
-    block: Tensor, net: nn.Module, weights: Mapping[str, Tensor], samples: Samples, pieces: list[Piece], size: int
+    block: Tensor,
+    gradients: Callable[[Mapping[str, Tensor], Inputs, Tensor], dict[str, Tensor]],
+    weights: Mapping[str, Tensor],
+    samples: Samples,
+    pieces: list[Piece],
+    size: int,
 ) -> None:
     """Write the slice's columns of all rows into block [n, C, columns]."""
     wanted = {piece.name: weights[piece.name] for piece in pieces}
     units = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
     for inputs, labels, positions in at_most(samples, size):
         for c, unit in enumerate(units):
-            rows = sample_gradients(net, wanted, inputs, unit.expand(len(labels), -1))
+            rows = gradients(wanted, inputs, unit.expand(len(labels), -1))
             column = 0
             for piece in pieces:
                 part = rows[piece.name].reshape(len(labels), -1)[:, piece.start : piece.stop]

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.kernel import jacobian_gram, solve
-from unweave.baselines.per_sample import at_most, drawn
-from unweave.baselines.prepare import (
+from unweave.baselines.one_step import (
     LOOK,
     Closing,
     again,
+    check_flags,
     check_integers,
     check_positive,
     needed,
@@ -38,8 +38,9 @@ from unweave.baselines.prepare import (
     trainable,
     with_change,
 )
+from unweave.baselines.per_sample import at_most, drawn
 from unweave.batches import Loader, Samples, device_of, logits_of
-from unweave.errors import ConfigError, DataError, MismatchError
+from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate
 
@@ -60,13 +61,14 @@ class NtkConfig:
     """For blocks of the Jacobian. More means fewer passes over the samples."""
     chunk: int = 32
     """Samples whose gradients are computed in one call."""
+    batched: bool = True
+    """False: gradients one sample at a time, for models that ``torch.func.vmap`` does not allow."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_positive(self, ["mu"])
         check_integers(self, {"samples": 1, "max_bytes": 1, "chunk": 1, "seed": 0})
-        if not isinstance(self.scale, bool):
-            raise ConfigError(f"Invalid scale: {self.scale!r}. Supported: True, False.")
+        check_flags(self, ["scale", "batched"])
 
 
 def ntk(
@@ -113,25 +115,14 @@ def ntk(
             progress("ntk", done, of)
 
     with at_rest(net):
-        gram = jacobian_gram(net, weights, joined, classes, config.max_bytes, config.chunk, note)
-    kept = len(retain) * classes
-    e = residual.reshape(-1)
-    for_retain = solve(gram[:kept, :kept], e[:kept], len(retain) * config.mu)
-    for_all = solve(gram, e, len(joined) * config.mu)
-    extras: dict[str, object] = {
-        "retained_used": len(retain),
-        "rows": len(e),
-        "jitter": max(for_retain.jitter, for_all.jitter),
-        "solve_residual": max(for_retain.residual, for_all.residual),
-        "scaled": False,
-        "scale": 1.0,
-    }
+        gram = jacobian_gram(net, weights, joined, classes, config.max_bytes, config.chunk, note, config.batched)
+    (for_retain, for_all), extras = _solutions(gram, residual, len(retain), config.mu)
     change: Change = {}
     failed = None
-    if for_retain.x is None or for_all.x is None:
+    if for_retain is None or for_all is None:
         failed = f"Θ is not positive definite even with a jitter of {extras['jitter']:.1e}; raise mu"
     else:
-        change = _change(net, weights, joined, (for_retain.x, for_all.x), first if config.scale else None, extras)
+        change = _change(net, weights, joined, (for_retain, for_all), first if config.scale else None, extras)
     done = "one step in closed form" + (
         "" if extras["scaled"] else ", not scaled" + (": no first= weights" if config.scale and first is None else "")
     )
@@ -162,6 +153,24 @@ def _residual(net: nn.Module, samples: Samples) -> Tensor:
     if len({part.shape[1] for part in parts}) != 1:
         raise DataError("The model returns a different number of logits from batch to batch.")
     return torch.cat(parts)
+
+
+def _solutions(
+    gram: Tensor, residual: Tensor, retained: int, mu: float
+) -> tuple[tuple[Tensor | None, Tensor | None], dict[str, object]]:
+    """Θ⁻¹e of the retained samples, which come first, and of all; and what there is to say about them."""
+    samples, classes = residual.shape
+    kept, e = retained * classes, residual.reshape(-1)
+    part = solve(gram[:kept, :kept], e[:kept], retained * mu)
+    whole = solve(gram, e, samples * mu)
+    return (part.x, whole.x), {
+        "retained_used": retained,
+        "rows": len(e),
+        "jitter": max(part.jitter, whole.jitter),
+        "solve_residual": max(part.residual, whole.residual),
+        "scaled": False,
+        "scale": 1.0,
+    }
 
 
 def pulled(net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int) -> Change:

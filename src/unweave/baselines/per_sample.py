@@ -35,11 +35,12 @@ def logits_with(net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs) -
 
 
 def sample_gradients(
-    net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor
+    net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor, batched: bool = True
 ) -> dict[str, Tensor]:
     """Per parameter the rows r(x_i, v_i), [m, *shape], for m samples and cotangents [m, C].
 
-    Call it inside :func:`unweave.rest.at_rest`. Only the parameters in ``weights`` are differentiated.
+    Call it inside :func:`unweave.rest.at_rest`. Only the parameters in ``weights`` are differentiated. With
+    ``batched=False`` the samples go one by one, for models that ``torch.func.vmap`` does not allow.
 
     Raises:
         ModelError: the model cannot be run under ``torch.func.vmap``.
@@ -50,6 +51,12 @@ def sample_gradients(
         return (logits_with(net, own, alone).squeeze(0) * v).sum()
 
     fixed = {name: value.detach() for name, value in weights.items()}
+    if not batched:
+        singles = [
+            grad(pulled)(fixed, map_tensors(inputs, lambda t, i=i: t[i]), v)  # type: ignore[misc]
+            for i, v in enumerate(cotangents)
+        ]
+        return {name: torch.stack([single[name] for single in singles]) for name in fixed}
     try:
         # The fused kernels of attention have no rule for vmap, the plain one has.
         with sdpa_kernel(SDPBackend.MATH):
@@ -58,8 +65,8 @@ def sample_gradients(
         raise
     except RuntimeError as error:
         raise ModelError(
-            f"Gradients of single samples need torch.func.vmap, which {type(net).__name__} does not allow ({error}). "
-            "Avoid control flow that depends on values, and .item(), in its forward."
+            f"Gradients of many samples at once need torch.func.vmap, which {type(net).__name__} does not allow "
+            f"({str(error)[:150]} …). Set batched=False in the settings: one sample at a time, slower."
         ) from error
     return rows
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.kept import keep, read
-from unweave.baselines.prepare import again, check_integers, look
+from unweave.baselines.one_step import again, check_integers, look
 from unweave.baselines.shards import Shards, Slice, slice_epochs
 from unweave.batches import Inputs, Loader, run
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError, StoreError

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.importances import Importances, importances
-from unweave.baselines.prepare import (
+from unweave.baselines.one_step import (
     LOOK,
     again,
     check_integers,

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.influence import Correction, Moving, hessian_product
 from unweave.baselines.lissa import Change, Estimate, lissa, mean_of
-from unweave.baselines.prepare import LOOK, check_integers, check_positive, needed, settings
+from unweave.baselines.one_step import LOOK, check_flags, check_integers, check_positive, needed, settings
 from unweave.batches import Inputs, Loader, Samples, device_of
 from unweave.errors import ConfigError
 from unweave.fit import Progress
@@ -81,8 +81,7 @@ class SecondOrderConfig:
         check_integers(self, least | ({} if self.iterations is None else {"iterations": 1}))
         if self.damping >= 1:
             raise ConfigError(f"Invalid damping: {self.damping!r}. Supported: a number in [0, 1).")
-        if not isinstance(self.full_sum, bool):
-            raise ConfigError(f"Invalid full_sum: {self.full_sum!r}. Supported: True, False.")
+        check_flags(self, ["full_sum"])
 
 
 def first_order(

@@ -80,6 +80,17 @@ def check_positive(config: object, names: Iterable[str], *, zero: bool = False) 
             raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number {'from' if zero else 'above'} 0.")
 
 
+def check_flags(config: object, names: Iterable[str]) -> None:
+    """Refuse settings that are neither True nor False.
+
+    Raises:
+        ConfigError: with the name, the value and what is supported.
+    """
+    for name in names:
+        if not isinstance(getattr(config, name), bool):
+            raise ConfigError(f"Invalid {name}: {getattr(config, name)!r}. Supported: True, False.")
+
+
 def check_integers(config: object, least: Mapping[str, int]) -> None:
     """Refuse settings that are not integers from some least value.
 
