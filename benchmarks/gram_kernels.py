@@ -134,7 +134,7 @@ def measure(case: tuple[int, ...], device: str, repeats: int) -> dict[str, Any]:
         "bytes": memory,
         "error": error(conv, patches),
         "work": {
-            "patches": asdict(routes.work_of_patches(patches)),
+            "patches": asdict(routes.work_of_patches(patches, device)),
             "correlations": asdict(routes.work_of_correlations(patches, device)),
         },
         "chosen": "correlations" if routes.is_structured(patches) else "patches",
