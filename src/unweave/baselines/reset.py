@@ -1,0 +1,39 @@
+"""Give modules the weights and running statistics that they had before any training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from unweave.baselines.preparation import seeded
+from unweave.errors import ModelError
+
+
+def reset(modules: Mapping[str, nn.Module], seed: int, device: torch.device) -> None:
+    """Call ``reset_parameters()`` of every module that has one, children before their parents.
+
+    That of a batch norm resets its running statistics too. Buffers of modules that cannot be reset are taken for
+    constants.
+
+    Raises:
+        ModelError: a weight that no ``reset_parameters()`` reaches, which would keep what it has learnt.
+    """
+    weights = {name: dict(module.named_parameters(recurse=False)) for name, module in modules.items()}
+    with seeded(seed, device), torch.no_grad():
+        for own in weights.values():
+            for weight in own.values():
+                weight.fill_(float("nan"))  # whatever still is so afterwards was not reset
+        for module in reversed(list(modules.values())):
+            how = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if how is not None:
+                how()
+    for name, own in weights.items():
+        left = [key for key, weight in own.items() if not bool(torch.isfinite(weight).all())]
+        if left:
+            raise ModelError(
+                f"No reset_parameters() resets {', '.join(left)} of {name!r} ({type(modules[name]).__name__}), so the "
+                "network cannot be started afresh. Give that type a reset_parameters(), or use retrain(..., build=) "
+                "with a function that returns a new network."
+            )
