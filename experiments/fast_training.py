@@ -1,20 +1,67 @@
-"""Train one of the paper's networks quickly: the same data and augmentation, a shorter schedule, one captured step.
+"""Train one of the paper's networks quickly, or several at once: the same data and augmentation, a shorter schedule.
 
 The authors' recipe takes 100 epochs of 256 images at a falling learning rate; this one takes a one-cycle learning rate
-and batches of 512. On a GPU the whole step (bfloat16 forward, backward, update) is captured once as a CUDA graph and
-replayed, and an epoch is augmented at once, so that the host has next to nothing to do.
+and batches of 512. What is random is drawn before the first step: which images are in which batch, and how each is
+cropped and mirrored. On a GPU the whole step (gathering the batch, bfloat16 forward, backward, update, next learning
+rate) is captured once as a CUDA graph and replayed, so that the host has nothing else to do, and several networks share
+the GPU, each on a stream of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.data import Labelled
-from experiments.training import augment
+from experiments.dropout import dropout_drawn_from
+from experiments.images import Labelled
+from experiments.recipes import RECIPES, Recipe, recipe_of
+from experiments.training import draw_crops, train
+from unweave.errors import ConfigError, DataError
+
+__all__ = ["RECIPES", "Recipe", "one_cycle", "train_fast", "train_many", "train_recipe"]
+
+WARM_UP = 3
+"""Steps before the capture, taken back: they choose every kernel and make every buffer."""
+
+
+def train_recipe(recipe: Recipe | str, data: Labelled, seed: int) -> nn.Module:
+    """A trained network in eval mode; the same seed gives the same first weights, batches, augmentation and dropout.
+
+    Raises:
+        ConfigError: there is no recipe of that name.
+        DataError: the data do not fill one batch.
+    """
+    return train_many(recipe, data, [seed])[0]
+
+
+def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds: Sequence[int]) -> list[nn.Module]:
+    """A network for each seed, all on the same data or each on its own: the networks that :func:`train_recipe` makes.
+
+    One cycle: they take turns step by step, on a GPU at the same time. The paper's schedule: one after the other.
+
+    Raises:
+        ConfigError: there is no recipe of that name, or not one data set for each seed.
+        DataError: the data do not fill one batch.
+    """
+    recipe = recipe_of(recipe)
+    sets = [data] * len(seeds) if isinstance(data, Labelled) else list(data)
+    if len(sets) != len(seeds):
+        raise ConfigError(f"Invalid data: {len(sets)} sets for {len(seeds)} seeds. Supported: one, or one for each.")
+    if recipe.schedule == "exponential":
+        return [_as_published(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
+    padded = {id(own): _Padded.of(own, recipe.padding) for own in sets}
+    with ExitStack() as stack:
+        runs = [_Run(recipe, padded[id(own)], seed, stack) for own, seed in zip(sets, seeds, strict=True)]
+        for i in range(max((run.steps for run in runs), default=0)):
+            for run in runs:
+                if i < run.steps:
+                    run.step(i)
+        return [run.finished() for run in runs]
 
 
 def train_fast(
@@ -28,22 +75,8 @@ def train_fast(
     weight_decay: float = 5e-4,
     padding: int = 4,
 ) -> nn.Module:
-    """A trained network in eval mode; the same seed gives the same first weights, batches and augmentation."""
-    device = data.x.device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        net = build().to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
-    order = torch.Generator(device).manual_seed(seed)
-    batches = len(data) // batch_size
-    step = _Step(net, lr, weight_decay, data.x[:batch_size], data.y[:batch_size])
-    done, total = 0, epochs * batches
-    for _ in range(epochs):
-        chosen = torch.randperm(len(data), generator=order, device=device)[: batches * batch_size]
-        x, y = augment(data.x[chosen], padding, order), data.y[chosen]
-        for i in range(0, len(chosen), batch_size):
-            step(x[i : i + batch_size], y[i : i + batch_size], lr * one_cycle(done / total))
-            done += 1
-    return net.eval()
+    """As :func:`train_recipe`, with one cycle and the settings given one by one."""
+    return train_recipe(Recipe(build.__name__, build, epochs, lr, batch_size, weight_decay, padding), data, seed)
 
 
 def one_cycle(part: float, rise: float = 0.25) -> float:
@@ -51,52 +84,162 @@ def one_cycle(part: float, rise: float = 0.25) -> float:
     return part / rise if part < rise else (1 - part) / (1 - rise)
 
 
-class _Step:
-    """One step of SGD, as a CUDA graph where there is a GPU."""
+def _build(recipe: Recipe, seed: int, device: torch.device) -> nn.Module:
+    """The first weights depend on the seed alone, and the generators of the process stay as they were."""
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        return recipe.build().to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
-    def __init__(self, net: nn.Module, lr: float, weight_decay: float, x: Tensor, y: Tensor) -> None:
-        self.net, self.cuda = net, x.is_cuda
-        self.x, self.y = x.clone(memory_format=torch.channels_last), y.clone()
-        rate: float | Tensor = torch.tensor(lr, device=x.device) if self.cuda else lr
-        self.optimiser = torch.optim.SGD(
-            net.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=weight_decay, fused=self.cuda
+
+def _as_published(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
+    device = data.x.device
+    net = _build(recipe, seed, device)
+    with dropout_drawn_from(torch.Generator(device).manual_seed(seed), net):
+        return train(
+            net,
+            data,
+            seed=seed,
+            epochs=recipe.epochs,
+            lr=recipe.lr,
+            lr_end=recipe.lr_end,
+            batch_size=recipe.batch_size,
+            weight_decay=recipe.weight_decay,
+            padding=recipe.padding,
+            optimiser=recipe.optimiser,
         )
-        self.graph: torch.cuda.CUDAGraph | None = self._capture() if self.cuda else None
 
-    def __call__(self, x: Tensor, y: Tensor, lr: float) -> None:
-        self.x.copy_(x)
-        self.y.copy_(y)
+
+@dataclass(frozen=True)
+class _Padded:
+    """Images as pixels [N·H'·W', C] with a border of zeros, so that a crop is a gather; labels [N].
+
+    On a GPU in bfloat16, to which the first convolution would round them anyway.
+    """
+
+    pixels: Tensor
+    y: Tensor
+    size: tuple[int, int]
+    padding: int
+
+    @classmethod
+    def of(cls, data: Labelled, padding: int) -> _Padded:
+        kind = torch.bfloat16 if data.x.is_cuda else data.x.dtype
+        n, channels, height, width = data.x.shape
+        pixels = data.x.new_zeros(n, height + 2 * padding, width + 2 * padding, channels, dtype=kind)
+        inner = pixels[:, padding : padding + height, padding : padding + width]
+        inner.copy_(data.x.permute(0, 2, 3, 1))
+        return cls(pixels.flatten(0, 2), data.y, (height, width), padding)
+
+    def batch(self, chosen: Tensor, top: Tensor, left: Tensor, mirrored: Tensor) -> tuple[Tensor, Tensor]:
+        """Crops [B, C, H, W], channels last, and labels [B]: what ``augment`` makes of the same draws."""
+        height, width = self.size
+        rows = torch.arange(height, device=chosen.device) + top[:, None]
+        columns = torch.arange(width, device=chosen.device).expand(len(chosen), width)
+        columns = torch.where(mirrored[:, None], width - 1 - columns, columns) + left[:, None]
+        first = chosen[:, None] * (height + 2 * self.padding) + rows
+        index = first[:, :, None] * (width + 2 * self.padding) + columns[:, None, :]
+        picked = self.pixels.index_select(0, index.flatten())
+        return picked.view(len(chosen), height, width, -1).permute(0, 3, 1, 2), self.y[chosen]
+
+
+class _Run:
+    """One network's way through its batches, as a CUDA graph on a stream of its own where there is a GPU."""
+
+    def __init__(self, recipe: Recipe, data: _Padded, seed: int, stack: ExitStack) -> None:
+        device = data.y.device
+        self.data, self.cuda, self.device = data, device.type == "cuda", device
+        self.seed, self.dropout = seed, torch.Generator(device).manual_seed(seed)
+        self.net = _build(recipe, seed, device)
+        stack.enter_context(dropout_drawn_from(self.dropout, self.net))
+        self.plan = _plan(recipe, len(data.y), torch.Generator(device).manual_seed(seed))
+        self.steps = len(self.plan[0])
+        self.rates = [recipe.lr * one_cycle(i / self.steps) for i in range(self.steps)]
+        rate: float | Tensor = torch.tensor(recipe.lr, device=device) if self.cuda else recipe.lr
+        self.optimiser = torch.optim.SGD(
+            self.net.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay, fused=self.cuda
+        )
+        self.done = torch.zeros(1, dtype=torch.long, device=device)
+        self.rates_there = torch.tensor(self.rates, device=device)
+        if self.cuda:
+            self.stream = torch.cuda.Stream(device)
+            self.graph = self._capture()
+
+    def step(self, i: int) -> None:
+        """The i-th step; on a GPU the graph itself counts, and this only starts it."""
+        if self.cuda:
+            with torch.cuda.stream(self.stream):
+                self.graph.replay()
+            return
         for group in self.optimiser.param_groups:
-            if self.cuda:
-                group["lr"].fill_(lr)
-            else:
-                group["lr"] = lr
-        if self.graph is None:
-            self._run()
-        else:
-            self.graph.replay()
+            group["lr"] = self.rates[i]
+        self._learn(*self.data.batch(*(part[i] for part in self.plan)))
 
-    def _run(self) -> None:
+    def finished(self) -> nn.Module:
+        """The network after its last step; its gradients would keep the graph's memory."""
+        if self.cuda:
+            self.stream.synchronize()
+        self.net.zero_grad(set_to_none=True)
+        return self.net.eval()
+
+    def _counted_step(self) -> None:
+        """The step that the counter on the device names; then the counter is raised. Nothing here waits for the GPU."""
+        for group in self.optimiser.param_groups:
+            group["lr"].copy_(self.rates_there.index_select(0, self.done).squeeze(0))
+        self._learn(*self.data.batch(*(part.index_select(0, self.done).squeeze(0) for part in self.plan)))
+        self.done += 1
+
+    def _learn(self, x: Tensor, y: Tensor) -> None:
         self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(self.x.device.type, torch.bfloat16, enabled=self.cuda, cache_enabled=False):
-            loss = F.cross_entropy(self.net(self.x), self.y)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda, cache_enabled=False):
+            loss = F.cross_entropy(self.net(x), y)
         loss.backward()
         self.optimiser.step()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
-        """Run a few steps so that every kernel is chosen and every buffer there, take them back, and record one."""
+        """Run a few steps so that every kernel is chosen and every buffer there, take them back, and record one.
+
+        Warm-up, capture and replays are on the same stream: libraries keep a workspace for each, which networks that
+        run at the same time must not share.
+        """
         first = {name: value.clone() for name, value in self.net.state_dict().items()}
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._run()
-        torch.cuda.current_stream().wait_stream(stream)
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(self.stream):
+            for _ in range(WARM_UP):
+                self._counted_step()
+                self.done.zero_()  # a short run may have fewer steps than this
+        torch.cuda.current_stream(self.device).wait_stream(self.stream)
         self.optimiser.zero_grad(set_to_none=True)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._run()
+        graph.register_generator_state(self.dropout)
+        with torch.cuda.graph(graph, stream=self.stream):
+            self._counted_step()
         self.net.load_state_dict(first)
         for state in self.optimiser.state.values():
             state["momentum_buffer"].zero_()
+        self.done.zero_()
+        self.dropout.manual_seed(self.seed)
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))
         return graph
+
+
+def _plan(recipe: Recipe, n: int, order: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """For each step and place in its batch, all [steps, B]: the image, its crop's top and left, whether it is mirrored.
+
+    The last images of an epoch that fill no batch are left out.
+
+    Raises:
+        DataError: that would be all of them.
+    """
+    batches = n // recipe.batch_size
+    if not batches:
+        raise DataError(
+            f"{n} images do not fill a batch of recipe {recipe.name}: give {recipe.batch_size} or more, or change the "
+            "recipe's batch_size."
+        )
+    epochs = []
+    for _ in range(recipe.epochs):
+        chosen = torch.randperm(n, generator=order, device=order.device)[: batches * recipe.batch_size]
+        epochs.append((chosen, *draw_crops(len(chosen), recipe.padding, order)))
+    parts = (torch.cat(part).view(-1, recipe.batch_size) for part in zip(*epochs, strict=True))
+    chosen, top, left, mirrored = parts
+    return chosen, top, left, mirrored

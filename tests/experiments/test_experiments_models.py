@@ -1,11 +1,10 @@
-"""The paper's networks have its parameter counts, its split is right, and augmentation is what it says."""
+"""The paper's networks have its parameter counts, and augmentation is what it says."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from experiments.data import first_of_class, halves
 from experiments.models import ResNet18, allcnn, smallvgg
 from experiments.training import augment
 
@@ -30,17 +29,6 @@ def test_resnet_has_torchvisions_parameter_names() -> None:
         "fc.bias",
     } <= names
     assert len(names) == 122
-
-
-def test_halves_share_no_image_and_have_equally_many_of_each_class() -> None:
-    labels = torch.arange(10).repeat(20)
-    test, val = halves(labels)
-    assert sorted([*test.tolist(), *val.tolist()]) == list(range(200))
-    assert torch.equal(labels[test].bincount(), labels[val].bincount())
-
-
-def test_a_forget_set_is_taken_in_the_order_of_the_data_set() -> None:
-    assert first_of_class(torch.tensor([1, 0, 1, 1, 0]), 1, 1, 3).tolist() == [2, 3]
 
 
 def test_augmentation_shifts_and_mirrors_each_image_by_itself() -> None:

@@ -1,0 +1,222 @@
+"""A recipe trains what its numbers say, the same for each seed, alone or among others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from experiments import fast_training
+from experiments.data import Labelled, load_embedded
+from experiments.dropout import dropout_drawn_from
+from experiments.fast_training import RECIPES, Recipe, one_cycle, train_many, train_recipe
+from experiments.recipes import recipe_of
+from experiments.training import augment, error
+from unweave.errors import ConfigError, DataError
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def small_net() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3, 2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 3)
+    )
+
+
+SMALL = Recipe("small", small_net, epochs=3, lr=0.1, batch_size=8, weight_decay=1e-3, padding=2)
+PUBLISHED = dataclasses.replace(SMALL, schedule="exponential", lr_end=0.01)
+
+
+def images(n: int, seed: int = 0, device: str = "cpu") -> Labelled:
+    generator = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 3
+    x = torch.randn(n, 3, 8, 8, generator=generator) + y.view(-1, 1, 1, 1)
+    return Labelled(x.to(device), y.to(device))
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
+
+
+def step_by_step(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
+    """The fast recipe told plainly: an epoch is shuffled and augmented at once, what fills no batch is dropped."""
+    torch.manual_seed(seed)
+    net = recipe.build().to(memory_format=torch.channels_last).train()
+    order, masks = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
+    momentum = [torch.zeros_like(p) for p in net.parameters()]
+    size = recipe.batch_size
+    batches = len(data) // size
+    done = 0
+    with dropout_drawn_from(masks, net):
+        for _ in range(recipe.epochs):
+            chosen = torch.randperm(len(data), generator=order)[: batches * size]
+            x = augment(data.x[chosen], recipe.padding, order).contiguous(memory_format=torch.channels_last)
+            for i in range(batches):
+                part = slice(i * size, (i + 1) * size)
+                loss = F.cross_entropy(net(x[part]), data.y[chosen][part])
+                lr = recipe.lr * one_cycle(done / (recipe.epochs * batches))
+                grads = torch.autograd.grad(loss, list(net.parameters()))
+                with torch.no_grad():
+                    for p, g, v in zip(net.parameters(), grads, momentum, strict=True):
+                        g = g + recipe.weight_decay * p
+                        v.mul_(0.9).add_(g)
+                        p.sub_(lr * (g + 0.9 * v))
+                done += 1
+    return net.eval()
+
+
+def test_training_is_the_recipe_told_plainly() -> None:
+    data = images(30)
+    found, expected = train_recipe(SMALL, data, 5), step_by_step(SMALL, data, 5)
+    for (name, a), b in zip(found.state_dict().items(), expected.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
+    assert not found.training
+
+
+def test_a_batch_is_what_augment_makes_of_the_same_draws() -> None:
+    data = images(20)
+    draws = torch.Generator().manual_seed(3)
+    padded = fast_training._Padded.of(data, 2)
+    chosen = torch.tensor([4, 4, 19, 0])
+    crops = fast_training.draw_crops(4, 2, draws)
+    x, y = padded.batch(chosen, *crops)
+    assert torch.equal(x, augment(data.x[chosen], 2, draws.manual_seed(3)))
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    assert torch.equal(y, data.y[chosen])
+
+
+@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+def test_networks_trained_together_are_those_trained_alone(recipe: Recipe) -> None:
+    data = images(30)
+    together = train_many(recipe, data, [1, 2, 1])
+    alone = [train_recipe(recipe, data, seed) for seed in (1, 2)]
+    assert same(together[0], alone[0])
+    assert same(together[1], alone[1])
+    assert same(together[2], alone[0])
+    assert not same(alone[0], alone[1])
+
+
+def test_each_network_may_have_its_own_data() -> None:
+    sets = [images(30), images(17, seed=1)]
+    together = train_many(SMALL, sets, [1, 1])
+    assert all(same(net, train_recipe(SMALL, own, 1)) for net, own in zip(together, sets, strict=True))
+    assert train_many(SMALL, images(30), []) == []
+    with pytest.raises(ConfigError, match="2 sets for 1 seeds"):
+        train_many(SMALL, sets, [1])
+
+
+@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+def test_training_leaves_the_generator_of_the_process_and_the_dropout_alone(recipe: Recipe) -> None:
+    before = torch.get_rng_state()
+    net = train_recipe(recipe, images(30), 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all("forward" not in vars(layer) for layer in net.modules())
+    torch.manual_seed(7)
+    assert same(train_recipe(recipe, images(30), 1), net), "nor does it depend on it"
+
+
+def test_dropout_from_a_generator_drops_and_scales() -> None:
+    layer = nn.Dropout(0.25).train()
+    x = torch.ones(40_000, requires_grad=True)
+    with dropout_drawn_from(torch.Generator().manual_seed(0), nn.Sequential(layer)):
+        y = layer(x)
+        (slope,) = torch.autograd.grad(y.sum(), x)
+        assert torch.equal(layer.eval()(x), x)
+    torch.testing.assert_close(y.unique(), torch.tensor([0, 4 / 3]))
+    assert torch.equal(slope, y)
+    assert abs(float((y == 0).double().mean()) - 0.25) < 0.01, "4.6 standard deviations"
+
+
+def test_the_step_that_counts_for_itself_takes_the_same_steps() -> None:
+    """What a GPU captures, run one kernel at a time on the CPU."""
+    with ExitStack() as stack:
+        plain, counted = (
+            fast_training._Run(SMALL, fast_training._Padded.of(images(30), 2), 1, stack) for _ in range(2)
+        )
+        for group in counted.optimiser.param_groups:
+            group["lr"] = torch.tensor(0.0)
+        for i in range(plain.steps):
+            plain.step(i)
+            counted._counted_step()
+    assert int(counted.done) == plain.steps == 9
+    for a, b in zip(plain.net.parameters(), counted.net.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+
+def first_step(recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
+    """A weight before and after one step on one batch, and its gradient; the images look the same when mirrored."""
+    data = Labelled(torch.ones(8, 3, 1, 1), torch.arange(8) % 2)
+    recipe = dataclasses.replace(recipe, build=linear, epochs=1, batch_size=8, padding=0)
+    torch.manual_seed(4)
+    net = linear()
+    before = net[1].weight.detach().clone()
+    (slope,) = torch.autograd.grad(F.cross_entropy(net(data.x), data.y), net[1].weight)
+    return before, train_recipe(recipe, data, 4)[1].weight.detach(), slope
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(3, 2))
+
+
+def test_the_papers_sgd_decays_weights_with_the_gradient() -> None:
+    before, after, slope = first_step(dataclasses.replace(PUBLISHED, weight_decay=0.5))
+    torch.testing.assert_close(after, before - 0.1 * (slope + 0.5 * before))
+
+
+def test_the_papers_adam_decays_weights_with_the_gradient() -> None:
+    before, after, slope = first_step(dataclasses.replace(PUBLISHED, optimiser="adam", weight_decay=0.5))
+    whole = slope + 0.5 * before
+    # Both running means start at 0 and are corrected for it: the first step is the gradient over its size.
+    torch.testing.assert_close(after, before - 0.1 * whole / (whole.abs() + 1e-8))
+
+
+def test_the_papers_recipes_are_those_of_its_code() -> None:
+    shared = {"schedule": "exponential", "batch_size": 256}
+    cifar = shared | {"lr": 0.01, "lr_end": 0.0005, "weight_decay": 1e-4, "padding": 4, "optimiser": "sgd"}
+    tiny = shared | {"lr": 0.001, "lr_end": 0.0001, "weight_decay": 2e-4, "padding": 8, "optimiser": "adam"}
+    expected = {
+        "allcnn-cifar10-paper": cifar | {"build": "allcnn", "epochs": 100},
+        "smallvgg-cifar10-paper": cifar | {"build": "smallvgg", "epochs": 200},
+        "resnet18-tiny-paper": tiny | {"build": "ResNet18", "epochs": 200},
+    }
+    for name, settings in expected.items():
+        assert RECIPES[name].settings() == settings | {"name": name}
+
+
+def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
+    assert all(recipe_of(name).name == name for name in RECIPES)
+    refused: list[tuple[str, Callable[[], object]]] = [
+        ("Invalid recipe: 'vgg'.*allcnn-cifar10", lambda: train_recipe("vgg", images(30), 0)),
+        ("Invalid optimiser: 'adam'", lambda: dataclasses.replace(SMALL, optimiser="adam")),
+        ("Invalid lr_end: 0", lambda: dataclasses.replace(SMALL, schedule="exponential")),
+        ("Invalid epochs", lambda: dataclasses.replace(SMALL, epochs=0)),
+    ]
+    for message, make in refused:
+        with pytest.raises(ConfigError, match=message):
+            make()
+    with pytest.raises(DataError, match="7 images do not fill a batch of recipe small: give 8"):
+        train_recipe(SMALL, images(7), 0)
+
+
+def test_the_quick_recipe_learns_its_images_by_heart() -> None:
+    data = load_embedded(torch.device("cpu"), per_class=100)
+    net = train_recipe("quick", data.train, 0)
+    assert error(net, data.train) < 5
+    assert error(net, data.test) < 70, "a guess is wrong on 90 %"
+
+
+@CUDA
+def test_captured_networks_are_alike_together_and_alone() -> None:
+    data = images(64, device="cuda")
+    recipe = dataclasses.replace(SMALL, epochs=10)
+    together = train_many(recipe, data, [1, 2])
+    for net, seed in zip(together, (1, 2), strict=True):
+        alone = train_recipe(recipe, data, seed)
+        for a, b in zip(net.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(a, b, rtol=0.05, atol=0.02)
+        assert error(net, data) < 20
