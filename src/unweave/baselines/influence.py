@@ -1,0 +1,164 @@
+"""The step of an influence function on a network: summed gradients, Hessian products, and the loop over steps.
+
+Gradients and products are sums over samples, in float64, as dicts by parameter name.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from unweave.baselines.contract import BaselineResult
+from unweave.baselines.lissa import Change
+from unweave.baselines.one_step import LOOK, again, look, needed, opened, trainable
+from unweave.baselines.per_sample import at_most
+from unweave.batches import Inputs, Loader, Samples, device_of, logits_of, tensors_of
+from unweave.descent import only_moving
+from unweave.errors import DataError, LayerError
+from unweave.fit import Progress
+from unweave.layers import find_layers
+from unweave.rest import at_rest, duplicate
+
+Moving = dict[str, nn.Parameter]
+Direction = Callable[[nn.Module, Moving, int], tuple[Change, str | None]]
+"""(net, what may move, step) → what to subtract, or why that cannot be."""
+
+
+class Steps(Protocol):
+    """The settings that the loop reads."""
+
+    @property
+    def steps(self) -> int: ...
+    @property
+    def layers(self) -> Sequence[str] | int | None: ...
+
+
+def gradient(net: nn.Module, moving: Mapping[str, nn.Parameter], samples: Samples, size: int) -> Change:
+    """Σ ∇L over the samples, float64. Call it inside ``at_rest(net, gradients=True)``."""
+    total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in moving.items()}
+    for inputs, labels, _ in at_most(samples, size):
+        loss = F.cross_entropy(logits_of(net, inputs, labels), labels, reduction="sum")
+        for name, part in zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True):
+            total[name] += part
+    return total
+
+
+def hessian_product(
+    net: nn.Module, moving: Mapping[str, nn.Parameter], inputs: Inputs, labels: Tensor, u: Change
+) -> Change:
+    """H u for the Hessian H of the batch's summed loss, float64: the gradient of ⟨∇L, u⟩."""
+    weights = list(moving.values())
+    with sdpa_kernel(SDPBackend.MATH):  # the only attention with a second derivative
+        loss = F.cross_entropy(logits_of(net, inputs, labels), labels, reduction="sum")
+        slopes = torch.autograd.grad(loss, weights, create_graph=True)
+        inner = sum((slope * u[name].to(slope.dtype)).sum() for name, slope in zip(moving, slopes, strict=True))
+        assert isinstance(inner, Tensor)
+        found = torch.autograd.grad(inner, weights, allow_unused=True)
+    return {
+        name: torch.zeros_like(u[name]) if part is None else part.double()
+        for name, part in zip(moving, found, strict=True)
+    }
+
+
+def chosen(net: nn.Module, layers: Sequence[str] | int | None) -> Moving:
+    """The parameters that may move, by the rule of ``FirstOrderConfig``.
+
+    Raises:
+        LayerError: an unknown layer, none at all, or k < 1.
+    """
+    every = trainable(net)
+    if layers is None:
+        return every
+    found = find_layers(net, layers)
+    owners = {owner for layer in found.values() for owner in layer.owners}
+    own = [name for name in every if name.rpartition(".")[0] in owners]
+    if isinstance(layers, int) and own:
+        names = list(every)
+        own = names[names.index(own[0]) :]
+    if not own:
+        raise LayerError(f"No parameter of {', '.join(found)} requires gradients. Choose other layers=.")
+    return {name: every[name] for name in own}
+
+
+class Correction:
+    """What both orders share: the samples, the difference of gradients, and the loop over steps."""
+
+    def __init__(
+        self, model: nn.Module, forget: Loader, correct: Loader | None, val: Loader | None, method: str
+    ) -> None:
+        self.began = time.perf_counter()
+        self.method = method
+        self.original = opened(model)
+        device = device_of(self.original)
+        self.forget = Samples.load(needed(forget, "forget", method), "forget", device)
+        self.correct = None if correct is None else Samples.load(correct, "true_labels", device)
+        self.val = again(val)
+        if self.correct is not None:
+            _require_same_inputs(self.forget, self.correct)
+
+    def difference(self, net: nn.Module, moving: Moving, size: int) -> Change:
+        """v = Σ ∇L(z̃) − Σ ∇L(z), or −Σ ∇L(z)."""
+        away = gradient(net, moving, self.forget, size)
+        towards = None if self.correct is None else gradient(net, moving, self.correct, size)
+        return {name: (0 if towards is None else towards[name]) - part for name, part in away.items()}
+
+    def run(
+        self,
+        config: Steps,
+        direction: Direction,
+        progress: Progress | None,
+        extras: dict[str, Any] | None = None,
+    ) -> BaselineResult:
+        """Take the steps; one that cannot be taken gives the weights back as they were, with ``ok=False``."""
+        net = duplicate(self.original)
+        moving = chosen(net, config.layers)
+        watched = list(self.forget.pairs(LOOK))
+        history = [look(net, 0, watched, self.val)]
+        failed = None
+        for step in range(config.steps):
+            with at_rest(net, gradients=True), only_moving(net, moving):
+                change, failed = direction(net, moving, step)
+            if failed is None and not all(bool(torch.isfinite(part).all()) for part in change.values()):
+                failed = "the step is not finite"
+            if failed is not None:
+                net = duplicate(self.original)
+                break
+            with torch.no_grad():
+                for name, part in change.items():
+                    moving[name].copy_(moving[name].double() - part)
+            history.append(look(net, step + 1, watched, self.val))
+            if progress is not None:
+                progress(self.method, step + 1, config.steps)
+        return BaselineResult(
+            model=net.eval(),
+            history=history,
+            stopped=f"{config.steps} step{'s' * (config.steps > 1)} done" if failed is None else failed,
+            ok=failed is None,
+            config=config,
+            seconds=time.perf_counter() - self.began,
+            extras={
+                "moved": list(moving),
+                "task": "removal" if self.correct is None else "correction",
+                **(extras or {}),
+            },
+        )
+
+
+def _require_same_inputs(forget: Samples, correct: Samples) -> None:
+    if len(forget) != len(correct):
+        raise DataError(
+            f"true_labels has {len(correct)} samples, the forget loader {len(forget)}. Pass the same inputs in order."
+        )
+    sides = ([row for x, _, _ in at_most(samples, 1) for row in [list(tensors_of(x))]] for samples in (forget, correct))
+    for i, (here, there) in enumerate(zip(*sides, strict=True)):
+        if len(here) != len(there) or not all(torch.equal(a, b) for a, b in zip(here, there, strict=True)):
+            raise DataError(
+                f"Sample {i} of true_labels has other inputs than the forget loader's. Pass the same inputs in the "
+                "same order, without random augmentation."
+            )

@@ -1,0 +1,224 @@
+"""NTK forgetting (Golatkar, Achille, Soatto, ECCV 2020): the change of a linearised model's solution, in closed form.
+
+With f linearised around the trained weights w, rows g_{ic} = ∇_w f_c(x_i), G_S [|S| C, P] the rows of a set S and the
+residual e = softmax(f) − onehot(y), [|S| C]:
+
+    w_lin(S) = −G_Sᵀ Θ_S⁻¹ e_S,   Θ_S = G_S G_Sᵀ + |S| μ I      the ridge solution for S, as a step from w
+    Δ = w_lin(D_r) − w_lin(D_r ∪ D_f),   w ← w + s Δ
+
+The trapezium trick makes up for training not having followed the linear path: with w₀ the weights before training,
+m = w − w₀ − w_lin(D_r) and c = cos(Δ, m), s = 1 + 2 |c| ‖m‖ / ‖Δ‖. (The authors' two cases, by the sign of c, are this
+one formula: sin(arccos c − π/2) = −c.)
+
+Θ of the retained samples is a corner of Θ of all, so the Jacobian is walked through once; see :mod:`.kernel`. Gᵀ v is
+one vector-Jacobian product, the gradient of Σ v_ic f_c(x_i), in batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.kernel import jacobian_gram, solve
+from unweave.baselines.one_step import (
+    LOOK,
+    Closing,
+    again,
+    check_flags,
+    check_integers,
+    check_positive,
+    needed,
+    opened,
+    settings,
+    trainable,
+    with_change,
+)
+from unweave.baselines.per_sample import at_most, drawn
+from unweave.batches import Loader, Samples, device_of, logits_of
+from unweave.errors import DataError, MismatchError
+from unweave.fit import Progress
+from unweave.rest import at_rest, duplicate
+
+Change = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class NtkConfig:
+    """μ is Golatkar et al.'s; the 1,500 retained samples are those of the PGU paper's comparison."""
+
+    samples: int = 1500
+    """Retained samples that are used, drawn at random; Θ has (samples + forgotten) · C rows."""
+    mu: float = 0.1
+    """Weight decay of the training (theirs pulled towards the initial weights)."""
+    scale: bool = True
+    """Use the trapezium trick; it needs ``first=``."""
+    max_bytes: int = 8 << 30
+    """For blocks of the Jacobian. More means fewer passes over the samples."""
+    chunk: int = 32
+    """Samples whose gradients are computed in one call."""
+    batched: bool = True
+    """False: gradients one sample at a time, for models that ``torch.func.vmap`` does not allow."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive(self, ["mu"])
+        check_integers(self, {"samples": 1, "max_bytes": 1, "chunk": 1, "seed": 0})
+        check_flags(self, ["scale", "batched"])
+
+
+def ntk(
+    model: nn.Module,
+    forget_loader: Loader,
+    retain_loader: Loader | None = None,
+    val: Loader | None = None,
+    config: NtkConfig | None = None,
+    *,
+    first: Mapping[str, Tensor] | None = None,
+    progress: Progress | None = None,
+) -> BaselineResult:
+    """Forget by the change of the linearised model's solution.
+
+    Args:
+        model: the trained model; left untouched.
+        forget_loader: the samples to forget.
+        retain_loader: retained samples; ``config.samples`` of them are drawn.
+        val: only to report an error before and after.
+        config: see :class:`NtkConfig`.
+        first: ``state_dict()`` of the weights before training. Without it s = 1, and ``extras["scaled"]`` is False.
+        progress: called as ``progress("ntk", slices_done, slices)``.
+
+    Raises:
+        DataError: no retained samples.
+        MismatchError: ``first`` is of another model.
+        ConfigError: ``max_bytes`` is too small for this model.
+    """
+    began = time.perf_counter()
+    config = settings(config, NtkConfig)
+    original = opened(model)
+    _check_first(original, first)
+    forget = Samples.load(needed(forget_loader, "forget", "ntk"), "forget", device_of(original))
+    retain = drawn(needed(retain_loader, "retained", "ntk"), "retain", config.samples, config.seed, device_of(original))
+    joined = Samples([*retain.pairs(LOOK), *forget.pairs(LOOK)])
+
+    net = duplicate(original)
+    weights = dict(trainable(net))
+    residual = _residual(net, joined)
+    classes = residual.shape[1]
+
+    def note(done: int, of: int) -> None:
+        if progress is not None:
+            progress("ntk", done, of)
+
+    with at_rest(net):
+        gram = jacobian_gram(net, weights, joined, classes, config.max_bytes, config.chunk, note, config.batched)
+    (for_retain, for_all), extras = _solutions(gram, residual, len(retain), config.mu)
+    change: Change = {}
+    failed = None
+    if for_retain is None or for_all is None:
+        failed = f"Θ is not positive definite even with a jitter of {extras['jitter']:.1e}; raise mu"
+    else:
+        change = _change(net, weights, joined, (for_retain, for_all), first if config.scale else None, extras)
+    done = "one step in closed form" + (
+        "" if extras["scaled"] else ", not scaled" + (": no first= weights" if config.scale and first is None else "")
+    )
+    closing = Closing(config, began, done, extras, list(forget.pairs(LOOK)), again(val), failed)
+    return with_change(original, change, closing)
+
+
+def _check_first(original: nn.Module, first: Mapping[str, Tensor] | None) -> None:
+    if first is None:
+        return
+    for name, weight in trainable(original).items():
+        there = first.get(name)
+        if not isinstance(there, Tensor) or there.shape != weight.shape:
+            got = list(there.shape) if isinstance(there, Tensor) else "missing"
+            raise MismatchError(
+                f"first: {name!r} is {got}, the model has {list(weight.shape)}. Pass the state_dict() of this very "
+                "model before it was trained."
+            )
+
+
+def _residual(net: nn.Module, samples: Samples) -> Tensor:
+    """softmax(f) − onehot(y), float64 [n, C], in the order of the samples."""
+    parts: list[Tensor] = []
+    with at_rest(net):
+        for inputs, labels in samples.pairs(LOOK):
+            p = logits_of(net, inputs, labels).double().softmax(1)
+            parts.append(p - torch.nn.functional.one_hot(labels, p.shape[1]))
+    if len({part.shape[1] for part in parts}) != 1:
+        raise DataError("The model returns a different number of logits from batch to batch.")
+    return torch.cat(parts)
+
+
+def _solutions(
+    gram: Tensor, residual: Tensor, retained: int, mu: float
+) -> tuple[tuple[Tensor | None, Tensor | None], dict[str, object]]:
+    """Θ⁻¹e of the retained samples, which come first, and of all; and what there is to say about them."""
+    samples, classes = residual.shape
+    kept, e = retained * classes, residual.reshape(-1)
+    part = solve(gram[:kept, :kept], e[:kept], retained * mu)
+    whole = solve(gram, e, samples * mu)
+    return (part.x, whole.x), {
+        "retained_used": retained,
+        "rows": len(e),
+        "jitter": max(part.jitter, whole.jitter),
+        "solve_residual": max(part.residual, whole.residual),
+        "scaled": False,
+        "scale": 1.0,
+    }
+
+
+def pulled(net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int) -> Change:
+    """Gᵀ v for v [n, C]: the gradient of Σ v_ic f_c(x_i), summed over batches in float64."""
+    total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
+    with at_rest(net, gradients=True):
+        for inputs, labels, positions in at_most(samples, size):
+            logits = logits_of(net, inputs, labels)
+            weighed = (logits * v[positions].to(logits.dtype)).sum()
+            found = torch.autograd.grad(weighed, list(weights.values()), allow_unused=True)
+            for name, part in zip(weights, found, strict=True):
+                if part is not None:
+                    total[name] += part
+    return total
+
+
+def _change(
+    net: nn.Module,
+    weights: Mapping[str, nn.Parameter],
+    samples: Samples,
+    solutions: tuple[Tensor, Tensor],
+    first: Mapping[str, Tensor] | None,
+    extras: dict[str, object],
+) -> Change:
+    """s Δ; what s is goes into the extras."""
+    retain, every = solutions
+    padded = torch.cat([retain, retain.new_zeros(len(every) - len(retain))])
+    size = 128
+    delta = pulled(net, weights, samples, (every - padded).view(len(samples), -1), size)
+    if first is None:
+        return delta
+    by_retain = pulled(net, weights, samples, -padded.view(len(samples), -1), size)
+    mismatch = {
+        name: weight.detach().double() - first[name].to(weight.device, torch.float64) - by_retain[name]
+        for name, weight in weights.items()
+    }
+    s = trapezium(delta, mismatch)
+    extras |= {"scaled": True, "scale": s}
+    return {name: s * part for name, part in delta.items()}
+
+
+def trapezium(delta: Mapping[str, Tensor], mismatch: Mapping[str, Tensor]) -> float:
+    """s = 1 + 2 |cos(Δ, m)| ‖m‖ / ‖Δ‖, that is 1 + 2 |Δ·m| / ‖Δ‖²; 1 where Δ is zero."""
+    dot = sum(float((delta[name] * mismatch[name]).sum()) for name in delta)
+    square = sum(float((part * part).sum()) for part in delta.values())
+    return 1.0 + 2.0 * abs(dot) / square if square > 0 else 1.0
+
+
+NTK = Method(
+    "ntk", "NTK", ntk, NtkConfig, frozenset({"forget", "retain", "first weights"}), "Golatkar et al., ECCV 2020"
+)

@@ -1,0 +1,100 @@
+"""Gradients of single samples, many samples at once, by ``torch.func.vmap``.
+
+For logits f(x; w) [C] of one sample, weights w and a cotangent v [C], the row is
+
+    r(x, v) = ∇_w Σ_c v_c f_c(x; w)
+
+With v a unit vector that is one row of the Jacobian; with v = p − onehot(y) it is the gradient of −log p_y.
+A model must treat the samples of a batch independently, as every model in eval mode does.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from unweave.batches import Inputs, Loader, Samples, checked, map_tensors
+from unweave.errors import ModelError
+
+
+def logits_with(net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
+    """The logits [N, C] of the model with some of its parameters replaced by these."""
+    replaced = dict(weights)
+    if isinstance(inputs, Mapping):
+        output: Any = functional_call(net, replaced, (), dict(inputs))
+    else:
+        output = functional_call(net, replaced, inputs if isinstance(inputs, (tuple, list)) else (inputs,))
+    logits: Tensor = getattr(output, "logits", output)
+    return logits
+
+
+def sample_gradients(
+    net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor, batched: bool = True
+) -> dict[str, Tensor]:
+    """Per parameter the rows r(x_i, v_i), [m, *shape], for m samples and cotangents [m, C].
+
+    Call it inside :func:`unweave.rest.at_rest`. Only the parameters in ``weights`` are differentiated. With
+    ``batched=False`` the samples go one by one, for models that ``torch.func.vmap`` does not allow.
+
+    Raises:
+        ModelError: the model cannot be run under ``torch.func.vmap``.
+    """
+
+    def pulled(own: dict[str, Tensor], sample: Inputs, v: Tensor) -> Tensor:
+        alone = map_tensors(sample, lambda t: t.unsqueeze(0))
+        return (logits_with(net, own, alone).squeeze(0) * v).sum()
+
+    fixed = {name: value.detach() for name, value in weights.items()}
+    if not batched:
+        singles = [
+            grad(pulled)(fixed, map_tensors(inputs, lambda t, i=i: t[i]), v)  # type: ignore[misc]
+            for i, v in enumerate(cotangents)
+        ]
+        return {name: torch.stack([single[name] for single in singles]) for name in fixed}
+    try:
+        # The fused kernels of attention have no rule for vmap, the plain one has.
+        with sdpa_kernel(SDPBackend.MATH):
+            rows: dict[str, Tensor] = vmap(grad(pulled), in_dims=(None, 0, 0))(fixed, inputs, cotangents)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        raise ModelError(
+            f"Gradients of many samples at once need torch.func.vmap, which {type(net).__name__} does not allow "
+            f"({str(error)[:150]} …). Set batched=False in the settings: one sample at a time, slower."
+        ) from error
+    return rows
+
+
+def at_most(samples: Samples, size: int) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
+    """(inputs, labels, positions) of at most ``size`` samples, also where batches of varying width stay whole."""
+    for inputs, labels, positions in samples.batches(size):
+        for start in range(0, len(labels), size):
+            part = slice(start, start + size)
+            yield map_tensors(inputs, lambda t, part=part: t[part]), labels[part], positions[part]  # type: ignore[misc]
+
+
+def drawn(loader: Loader, what: str, count: int, seed: int, device: torch.device) -> Samples:
+    """At most ``count`` samples of a loader, each equally likely, in the loader's order; one pass, ``count`` kept.
+
+    Each sample gets a random number, and those with the lowest ones stay. That the loader is sorted, by class say,
+    makes no difference.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    kept: list[tuple[float, int, tuple[Inputs, Tensor]]] = []
+    seen = 0
+    for inputs, labels in checked(loader, what):
+        for i, key in enumerate(torch.rand(len(labels), generator=generator, dtype=torch.float64).tolist()):
+            # A heap of negated numbers has the largest one on top: the first to go.
+            if len(kept) < count or -key > kept[0][0]:
+                row = map_tensors(inputs, lambda t, i=i: t[i : i + 1].clone())  # type: ignore[misc]
+                entry = (-key, seen + i, (row, labels[i : i + 1]))
+                heapq.heappush(kept, entry) if len(kept) < count else heapq.heapreplace(kept, entry)
+        seen += len(labels)
+    rows = [row for _, _, row in sorted(kept, key=lambda entry: entry[1])]
+    return Samples([(map_tensors(inputs, lambda t: t.to(device)), labels.to(device)) for inputs, labels in rows])

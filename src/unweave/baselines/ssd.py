@@ -1,0 +1,151 @@
+"""Selective synaptic dampening (Foster, Schoepf, Brintrup, AAAI 2024): shrink the weights that D_f cares most about.
+
+With importances I_f of the forget set and I_D of the whole training set, D_f included (:mod:`.importances`):
+
+    where I_f > α I_D:   θ ← θ · min(λ I_D / I_f, 1)
+
+and every other weight keeps its very bits. With I_D kept from training time, a request needs the forget set only.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.importances import Importances, importances
+from unweave.baselines.one_step import (
+    LOOK,
+    again,
+    check_integers,
+    check_positive,
+    look,
+    needed,
+    opened,
+    settings,
+    trainable,
+)
+from unweave.batches import Loader, Samples, device_of
+from unweave.errors import DataError, MismatchError
+from unweave.fit import Progress
+from unweave.rest import duplicate
+
+
+@dataclass(frozen=True)
+class SsdConfig:
+    """α, λ and B are Foster et al.'s for ResNet-18 (ViT: α = 5; faces: α = 50, λ = 0.1)."""
+
+    alpha: float = 10.0
+    """A weight is dampened where the forget set's importance is more than α times the training set's."""
+    lam: float = 1.0
+    batch_size: int = 128
+    """B of both importances; kept ones of another B are refused."""
+
+    def __post_init__(self) -> None:
+        check_positive(self, ["alpha", "lam"])
+        check_integers(self, {"batch_size": 1})
+
+
+def ssd(
+    model: nn.Module,
+    forget_loader: Loader,
+    retain_loader: Loader | None = None,
+    val: Loader | None = None,
+    config: SsdConfig | None = None,
+    *,
+    importances: Importances | None = None,
+    training: Loader | None = None,
+    progress: Progress | None = None,
+) -> BaselineResult:
+    """Forget by dampening.
+
+    Args:
+        model: the trained model; left untouched.
+        forget_loader: the samples to forget.
+        retain_loader: used where there is nothing else: with the forget set it makes the training set.
+        val: only to report an error before and after.
+        config: see :class:`SsdConfig`.
+        importances: of the whole training set, kept from :func:`unweave.baselines.importances.importances`.
+        training: the whole training set, to compute them now.
+        progress: called as ``progress("importances", samples_done, None)``.
+
+    Raises:
+        DataError: neither importances nor anything to compute them from.
+        MismatchError: importances of another model, of other parameters or of another batch size.
+    """
+    began = time.perf_counter()
+    config = settings(config, SsdConfig)
+    original = opened(model)
+    forget = Samples.load(needed(forget_loader, "forget", "ssd"), "forget", device_of(original))
+    batches = list(forget.pairs(LOOK))
+    whole = _whole_set(original, batches, retain_loader, config, importances, training, progress)
+    own = _measured(original, batches, config, None)
+
+    net = duplicate(original).eval()
+    watched = again(val)
+    history = [look(net, 0, batches, watched)]
+    touched = 0
+    with torch.no_grad():
+        for name, weight in trainable(net).items():
+            chosen, factor = dampening(own.values[name], whole.values[name].to(weight.device), config)
+            weight.copy_(torch.where(chosen, weight * factor.to(weight.dtype), weight))
+            touched += int(chosen.sum())
+    history.append(look(net, 1, batches, watched))
+    total = sum(weight.numel() for weight in trainable(net).values())
+    return BaselineResult(
+        model=net,
+        history=history,
+        stopped=f"{touched} of {total} weights dampened once",
+        ok=True,
+        config=config,
+        seconds=time.perf_counter() - began,
+        extras={"dampened": touched, "weights": total, "kept": importances is not None},
+    )
+
+
+def dampening(forget: Tensor, whole: Tensor, config: SsdConfig) -> tuple[Tensor, Tensor]:
+    """Which weights are dampened, and min(λ I_D / I_f, 1) for them (1 elsewhere)."""
+    chosen = forget > config.alpha * whole
+    factor = (config.lam * whole / torch.where(chosen, forget, torch.ones_like(forget))).clamp(max=1.0)
+    return chosen, torch.where(chosen, factor, torch.ones_like(factor))
+
+
+def _measured(model: nn.Module, loader: Loader, config: SsdConfig, progress: Progress | None) -> Importances:
+    return importances(model, loader, batch_size=config.batch_size, progress=progress)
+
+
+def _whole_set(
+    original: nn.Module,
+    forget: list[tuple[object, Tensor]],
+    retain: Loader | None,
+    config: SsdConfig,
+    kept: Importances | None,
+    training: Loader | None,
+    progress: Progress | None,
+) -> Importances:
+    """I_D, from where there is something to have it from."""
+    if kept is not None:
+        if not isinstance(kept, Importances):
+            raise MismatchError(f"importances is a {type(kept).__name__}. Pass Importances, or Importances.load(path).")
+        kept.require(original)
+        if kept.batch_size != config.batch_size:
+            raise MismatchError(
+                f"The importances are of batches of {kept.batch_size}, the settings say {config.batch_size}: they do "
+                f"not compare. Pass SsdConfig(batch_size={kept.batch_size}), or compute them again."
+            )
+        for name, weight in trainable(original).items():
+            if name not in kept.values or kept.values[name].shape != weight.shape:
+                raise MismatchError(f"The importances lack {name!r}: other parameters required gradients then.")
+        return kept
+    if training is not None:
+        return _measured(original, training, config, progress)
+    if retain is None:
+        raise DataError("ssd needs importances of the training set. Pass importances=, training= or retained samples.")
+    return _measured(original, itertools.chain(retain, forget), config, progress)
+
+
+SSD = Method("ssd", "SSD", ssd, SsdConfig, frozenset({"forget", "importances"}), "Foster et al., AAAI 2024")
