@@ -1,6 +1,6 @@
 """How long fit() takes over a whole data set, against a plain forward pass and against unfolding every convolution.
 
-    python benchmarks/fit_pass.py [--device cuda] [--samples 50000] [--batch 512] [--threads 2] [--out results/….json]
+    python -m benchmarks.fit_pass [--device cuda] [--samples 50000] [--batch 512] [--threads 2] [--out results/….json]
 
 The paper's AllCNN on images of noise with CIFAR-10's shape, already on the device: what is timed is the pass, not the
 loader. ``--unfold`` also times the pass with patches for every layer. On a GPU, ``waits`` counts the places at which
@@ -13,7 +13,6 @@ import argparse
 import importlib
 import json
 import statistics
-import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -22,14 +21,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from provenance import provenance
 from torch import nn
 
 import unweave
-from unweave.rest import at_rest
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.provenance import provenance
 from experiments.models import allcnn
+from unweave.rest import at_rest
 
 fit_module = importlib.import_module("unweave.fit")
 Batches = list[tuple[torch.Tensor, torch.Tensor]]

@@ -1,6 +1,6 @@
 """The two ways to a convolution's Gram, side by side: through its patches, and through correlations of its maps.
 
-    python benchmarks/gram_kernels.py [--device cpu|cuda] [--repeats 5] [--threads 1] [--out results/….json]
+    python -m benchmarks.gram_kernels [--device cpu|cuda] [--repeats 5] [--threads 1] [--out results/….json]
 
 For each geometry: seconds of both (median and spread over interleaved repeats), their ratio, the memory each takes
 beyond the maps and what it sums in, and the largest error against a float64 product of all patches, relative to the
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from memory import peak_bytes
-from provenance import provenance
 from torch import Tensor, nn
 
+from benchmarks.memory import peak_bytes
+from benchmarks.provenance import provenance
 from unweave import routes
 from unweave.fit import GramSum
 from unweave.layers import find_layers

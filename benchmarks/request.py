@@ -1,6 +1,6 @@
 """How long a request takes on real CIFAR-10, against retraining with the fast trainer, in one run.
 
-    python benchmarks/request.py DATA_FOLDER [--epochs 30] [--repeats 5] [--out results/bench-request-cuda.json]
+    python -m benchmarks.request DATA_FOLDER [--epochs 30] [--repeats 5] [--out results/bench-request-cuda.json]
 
 AllCNN forgets 500 samples of class 0, as in table 1: seconds of fit, of a request with its steps captured and with its
 steps taken one kernel at a time, with the Grams on the GPU and in the machine's memory, and of retraining. Whether the
@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,16 +19,14 @@ from typing import Any
 from unittest import mock
 
 import torch
-from provenance import provenance
 
 import unweave
-from unweave import captured
-from unweave.rest import fingerprint
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.provenance import provenance
 from experiments.data import first_of_class, load_cifar10
 from experiments.fast_training import train_fast
 from experiments.models import allcnn
+from unweave import captured
+from unweave.rest import fingerprint
 
 
 def timed(work: Callable[[], Any], repeats: int) -> tuple[Any, list[float]]:
