@@ -19,8 +19,8 @@ from experiments.models import ResNet18, allcnn, smallvgg
 CIFAR10 = "CIFAR-10"
 TINYIMAGENET = "TinyImageNet"
 RANDOM = "random pixels"
-"""Each class a random pattern, each image its class's pattern and noise: what is timed does not depend on it, but for the
-number of epochs a request takes."""
+"""Each class a random pattern, each image its class's pattern and noise: what is timed does not depend on it, but for
+the number of epochs a request takes."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +69,17 @@ def toy_net(channels: int = 8, classes: int = 4) -> nn.Module:
 
 
 def patterns(count: int, classes: int, side: int, device: str, *, seed: int, noise: float = 1.0) -> Labelled:
-    """Random pixels [count, 3, side, side]; the patterns of the classes are the same for every seed."""
+    """Random pixels [count, 3, side, side], whole bytes before normalising; every seed has the same patterns."""
     shapes = torch.randn(classes, 3, 4, 4, generator=torch.Generator().manual_seed(0)).to(device)
+    shapes = F.interpolate(shapes, (side, side))
     labels = torch.arange(count, device=device) % classes
     generator = torch.Generator(device).manual_seed(seed)
-    x = torch.randn(count, 3, side, side, generator=generator, device=device).mul_(noise)
-    for some in torch.arange(count, device=device).split(10_000):
-        x[some] += F.interpolate(shapes, (side, side))[labels[some]]
-    return Labelled(x, labels)
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    parts = []
+    for own in labels.split(10_000):
+        x = torch.randn(len(own), 3, side, side, generator=generator, device=device).mul_(noise).add_(shapes[own])
+        parts.append(x.mul_(24).add_(128).round_().clamp_(0, 255).div_(255).sub_(mean).div_(std))
+    return Labelled(torch.cat(parts), labels)
 
 
 def toy(device: str) -> Case:
@@ -90,7 +93,7 @@ def toy(device: str) -> Case:
 
 
 def cifar10_cases(folder: Path | None, device: str, epochs: int) -> list[Case]:
-    """AllCNN that forgets 500 of class 0 and SmallVGG that forgets 100 of each class; random pixels without a folder."""
+    """AllCNN that forgets 500 of class 0, SmallVGG that forgets 100 of each class; random pixels without a folder."""
     if folder is None:
         train, val, pixels = patterns(50_000, 10, 32, device, seed=1), patterns(5_000, 10, 32, device, seed=2), RANDOM
     else:

@@ -1,10 +1,10 @@
 """The method written down plainly: what somebody who reads the paper would write in an afternoon, and no worse.
 
 Per layer, the rows R [n, d] that the weight sees are unfolded a few samples at a time, and G += RᵀR in float64. Then a
-full float64 SVD of G − G_forget, σ = √s, k the smallest number with Σ_{i≤k} σ_i ≥ γ Σ σ_i, P = U_k U_kᵀ in float32, and
-projected SGD on the paper's loss: W ← W − lr · (g − g P), one kernel at a time, PyTorch's defaults for TF32. After every
-epoch it looks at the forget set and at the validation set, and stops as the authors do: once the forget error exceeds
-the validation error, with the nearer of the last two looks.
+full float64 SVD of G − G_forget, σ = √s, k the smallest number with Σ_{i≤k} σ_i ≥ γ Σ σ_i, P = U_k U_kᵀ in float32,
+and projected SGD on the paper's loss: W ← W − lr · (g − g P), one kernel at a time, PyTorch's defaults for TF32. After
+every epoch it looks at the forget set and at the validation set, and stops as the authors do: once the forget error
+exceeds the validation error, with the nearer of the last two looks.
 
 It takes convolutions in one group and linear layers, which is what the paper's networks are made of.
 """

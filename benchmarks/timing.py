@@ -17,7 +17,7 @@ def wait(device: str) -> None:
 
 
 def timed(work: Callable[[], Any], device: str, repeats: int, warm: int = 1) -> tuple[Any, list[float]]:
-    """The last outcome, and the seconds of every repeat after the first ``warm`` ones, which load and choose kernels."""
+    """The last outcome, and the seconds of every repeat after the first ``warm`` ones, which load kernels."""
     made, taken = None, []
     for _ in range(warm + repeats):
         wait(device)
