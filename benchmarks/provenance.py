@@ -6,6 +6,7 @@ import datetime
 import os
 import platform
 import subprocess
+from pathlib import Path
 
 import torch
 
@@ -14,7 +15,8 @@ import unweave
 
 def provenance() -> dict[str, object]:
     """Commit, versions, hardware and date of this run."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     return {
         # A checkout without its history (a copy on another machine) is told its commit by the environment.
