@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.cases import Case
+from benchmarks.provenance import commit_of
 from benchmarks.timing import summed_up
 from experiments.data import MEAN, STD, Labelled
 from unweave.errors import ConfigError
@@ -88,7 +89,8 @@ def run_authors(checkout: Path, case: Case, net: nn.Module, retrained: nn.Module
                 return found
             taken.append(seen)
     for name in taken[0]["seconds"]:
-        found.rows[name] = summed_up([one["seconds"][name] for one in taken]) | {"stand-ins": taken[0]["stand-ins"]}
+        made_of = {"stand-ins": taken[0]["stand-ins"], "their commit": commit_of(checkout)}
+        found.rows[name] = summed_up([one["seconds"][name] for one in taken]) | made_of
         if "request" in name:
             found.rows[name] |= taken[-1]["request"]
     if "authors' request" not in found.rows:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-NOT_HERE = (torch.linalg.LinAlgError, RuntimeError)
-
 
 def rank_for(eigenvalues: Tensor, gamma: float) -> int:
     """The smallest k whose leading σ = √λ hold a share γ of all; eigenvalues in any order."""
@@ -71,11 +69,21 @@ def perturbed(matrix: Tensor, vectors: Tensor, k: int, steps: int) -> Tensor:
     return torch.linalg.qr(vectors[:, :k] + vectors[:, k:] @ x).Q
 
 
-def window_turned(matrix: Tensor, vectors: Tensor, k: int, window: int) -> Tensor:
-    """The core after an exact eigendecomposition of B within ``window`` directions on either side of the cut alone."""
+def window_turned(matrix: Tensor, vectors: Tensor, k: int, window: int) -> tuple[Tensor, Tensor]:
+    """U and B after an exact eigendecomposition of B within ``window`` directions on either side of the cut alone."""
     low, high = max(0, k - window), min(len(matrix), k + window)
-    _, turned = leading(matrix[low:high, low:high])
-    return torch.cat([vectors[:, :low], vectors[:, low:high] @ turned[:, : k - low]], 1)
+    _, turn = leading(matrix[low:high, low:high])
+    vectors, matrix = vectors.clone(), matrix.clone()
+    vectors[:, low:high] = vectors[:, low:high] @ turn
+    matrix[:, low:high] = matrix[:, low:high] @ turn
+    matrix[low:high] = turn.mT @ matrix[low:high]
+    return vectors, matrix
+
+
+def both(gram: Tensor, vectors: Tensor, k: int, window: int, steps: int) -> Tensor:
+    """The pairs near the cut, whose gaps are small, exactly; the pairs across it that are far apart by perturbation."""
+    turned, inside = window_turned(in_basis(gram, vectors), vectors, k, window)
+    return perturbed(inside, turned, k, steps)
 
 
 def sign_projector(gram: Tensor, cut: float, steps: int) -> Tensor:

@@ -68,7 +68,8 @@ def measure(d: int, count: int, options: Options) -> dict[str, Any]:
     gone = rows[: count // 100]
     retained = gram - gone.mT @ gone
     del rows
-    (values, vectors), taken = timed(lambda: bases.leading(retained), device, options.repeats)
+    (values, vectors), taken = timed(lambda: torch.linalg.eigh(retained), device, options.repeats)
+    values, vectors = values.flip(0), vectors.flip(1)
     only, alone = timed(lambda: torch.linalg.eigvalsh(retained), device, options.repeats)
     k = bases.rank_for(only, GAMMA)
     gap = float((values[k - 1] - values[k]) / values[0])
@@ -98,7 +99,9 @@ def _ways(gram: Tensor, retained: Tensor, values: Tensor, exact: Tensor, options
         "perturbation, 4 steps": lambda: bases.perturbed(bases.in_basis(retained, before), before, k, 4),
         f"eigh within {2 * window} directions at the cut": lambda: bases.window_turned(
             bases.in_basis(retained, before), before, k, window
-        ),
+        )[0][:, :k],
+        "the same, then perturbation, 1 step": lambda: bases.both(retained, before, k, window, 1),
+        "the same, then perturbation, 4 steps": lambda: bases.both(retained, before, k, window, 4),
     }
     found: dict[str, Any] = {"off-diagonal share of UᵀGU": bases.off_diagonal(turned)}
     for name, work in ways.items():

@@ -15,12 +15,11 @@ import unweave
 
 def provenance() -> dict[str, object]:
     """Commit, versions, hardware and date of this run."""
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    commit = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+    commit = commit_of(Path(__file__).parent)
     gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
     return {
         # A checkout without its history (a copy on another machine) is told its commit by the environment.
-        "commit": os.environ.get("UNWEAVE_COMMIT") or commit or "unknown",
+        "commit": os.environ.get("UNWEAVE_COMMIT") or commit,
         "unweave": unweave.__version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
@@ -30,3 +29,9 @@ def provenance() -> dict[str, object]:
         "gpu": gpu,
         "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
     }
+
+
+def commit_of(folder: Path) -> str:
+    """The commit a checkout is at; "unknown" for a folder without its history."""
+    words = ["git", "-C", str(folder), "rev-parse", "HEAD"]
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip() or "unknown"

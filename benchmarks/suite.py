@@ -39,6 +39,8 @@ BENCHMARKS = {
 def place_of(name: str, options: Options, folder: Path) -> Path:
     """A quick run has a name of its own: it says nothing, and must not replace what does."""
     device = options.device.partition(":")[0]
+    if name == "side-by-side" and options.networks and not options.quick:
+        name = "-".join([name, *options.networks])  # so that networks can be run one after the other
     return folder / f"bench-{name}-{device}{'-quick' if options.quick else ''}.json"
 
 

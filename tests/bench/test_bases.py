@@ -53,7 +53,12 @@ def test_updates_from_the_basis_of_before_come_to_the_exact_space_where_there_is
     assert once < stale / 5
     assert bases.distance(bases.perturbed(inside, start, K, 12), exact) < once / 100
     assert bases.distance(bases.subspace_iteration(after, start[:, :K], 12), exact) < stale / 100
-    assert bases.distance(bases.window_turned(inside, start, K, D), exact) < 1e-10
+    whole, diagonal = bases.window_turned(inside, start, K, D)
+    assert bases.distance(whole[:, :K], exact) < 1e-10
+    assert bases.off_diagonal(diagonal) < 1e-12
+    some, matrix = bases.window_turned(inside, start, K, 3)
+    assert torch.allclose(bases.in_basis(after, some), matrix, atol=1e-12)
+    assert bases.distance(bases.both(after, start, K, 3, 12), exact) < once / 100
 
 
 def test_the_sign_function_gives_the_projector_by_products_alone(grams: tuple[Tensor, Tensor]) -> None:

@@ -72,6 +72,8 @@ def test_the_command_runs_one_by_name_and_prints_its_table(cli: Cli, tmp_path: P
 
 def test_a_real_run_has_another_name_than_a_quick_one() -> None:
     assert suite.place_of("eigen", Options(device="cuda:1"), Path("r")) == Path("r/bench-eigen-cuda.json")
+    one = Options(device="cuda", networks=("allcnn",))
+    assert suite.place_of("side-by-side", one, Path("r")) == Path("r/bench-side-by-side-allcnn-cuda.json")
 
 
 @pytest.mark.parametrize(
