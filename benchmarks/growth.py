@@ -54,6 +54,15 @@ AXES = {
     "depth": (2, 4, 8, 16),
     "image": (16, 32, 64, 128),
 }
+CPU_BASE = Size(512, 64, 10, 16, 3, 16)
+CPU_AXES = {
+    "forget_samples": (32, 64, 128, 256),
+    "training_samples": (256, 512, 1024, 2048),
+    "classes": (10, 50, 100, 200),
+    "width": (8, 16, 32, 64),
+    "depth": (2, 4, 8),
+    "image": (8, 16, 32),
+}
 QUICK_BASE = Size(96, 16, 4, 8, 2, 8)
 QUICK_AXES = {
     "forget_samples": (8, 16, 32),
@@ -105,7 +114,9 @@ def measure(size: Size, device: str, repeats: int) -> dict[str, Any]:
 def run(options: Options) -> Document:
     """For each axis its points, and the exponents of growth over all points and between the last two."""
     began = time.perf_counter()
-    base, axes = (QUICK_BASE, QUICK_AXES) if options.quick else (BASE, AXES)
+    base, axes = (CPU_BASE, CPU_AXES) if options.device == "cpu" else (BASE, AXES)
+    if options.quick:
+        base, axes = QUICK_BASE, QUICK_AXES
     grown = {}
     for axis, values in axes.items():
         points = []
