@@ -24,7 +24,7 @@ from benchmarks.timing import summed_up, timed
 SIZES = (1024, 2048, 4096, 8192, 16384)
 CPU_SIZES = (256, 512, 1024, 2048)
 QUICK_SIZES = (48, 96, 192)
-WAYS_UP_TO = 8192
+WAYS_UP_TO = {"cuda": 8192, "cpu": 512}
 """The other ways are tried up to this size; they only tell how they compare."""
 EXTRAPOLATED = 50_000
 GAMMA = 0.9
@@ -80,7 +80,7 @@ def measure(d: int, count: int, options: Options) -> dict[str, Any]:
         "eigvalsh": summed_up(alone),
         "relative gap at the cut": gap,
     }
-    if d <= WAYS_UP_TO:
+    if d <= WAYS_UP_TO[torch.device(device).type]:
         entry["ways"] = _ways(gram, retained, values, vectors[:, :k], options)
     return entry
 

@@ -59,6 +59,8 @@ def test_a_result_becomes_its_block_and_its_chart(measured: tuple[Path, dict[str
     law = made["growth"]["axes"]["depth"]["exponents"]["fit"]["seconds"]["all"]
     assert f"| depth | 1 … 4 | {law['exponent']:.2f} (" in text
     assert "**extrapolated** to d = 50,000" in text
+    update = made["eigen"]["sizes"][-1]["ways"]["perturbation, 4 steps"]
+    assert f"| perturbation, 4 steps | {update['median']:.3g} | {update['distance']:.1e} |" in text
 
 
 def test_the_charts_hold_every_point(measured: tuple[Path, dict[str, Any]]) -> None:
