@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -44,15 +45,15 @@ class Case:
     padding: int = 4
     training_batch: int = 512
 
-    @property
+    @cached_property
     def forget(self) -> Labelled:
         return self.train.where(self.first)
 
-    @property
+    @cached_property
     def later(self) -> Labelled:
         return self.train.where(self.second)
 
-    @property
+    @cached_property
     def retain(self) -> Labelled:
         kept = torch.ones(len(self.train), dtype=torch.bool, device=self.train.x.device)
         kept[self.first] = False

@@ -129,19 +129,30 @@ def asking(model: nn.Module, forget_loader: Any, importances: Any) -> Any:
     raise AssertionError("nobody has importances")
 
 
+def failing(model: nn.Module, forget_loader: Any) -> Any:
+    raise RuntimeError("out of luck")
+
+
 def method(run: Any, *needs: str) -> Method:
     return Method("m", "M", run, Settings, frozenset(needs), "nobody")
 
 
 def test_other_methods_are_timed_with_the_data_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    there = {"m": method(unchanged, "forget", "retain"), "n": method(asking, "forget", "importances")}
+    there = {
+        "m": method(unchanged, "forget", "retain"),
+        "n": method(asking, "forget", "importances"),
+        "o": method(failing, "forget"),
+    }
     monkeypatch.setattr(side_by_side, "BASELINES", there)
     comparison = side_by_side.Comparison(toy("cpu"), Options(quick=True, repeats=1, slow_repeats=2))
     comparison.net = comparison.case.build().eval()
     comparison._others()
     assert len(comparison.rows["m"]["seconds"]) == 2
     assert comparison.rows["m"]["needs"] == ["forget", "retain"]
-    assert comparison.left_out == {"n": "not run: nothing here to give it as importances"}
+    assert comparison.left_out == {
+        "n": "not run: nothing here to give it as importances",
+        "o": "failed: RuntimeError: out of luck",
+    }
 
 
 def test_a_method_that_needs_what_a_default_hides_is_not_run() -> None:
