@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,10 @@ import torch
 from torch import nn
 
 import unweave
+from benchmarks.provenance import provenance
 from experiments.data import Cifar10, Labelled, first_of_class, load_cifar10
 from experiments.models import allcnn
 from experiments.training import error, train
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from provenance import provenance
 
 FORGET = 500
 METHODS = {

@@ -31,6 +31,7 @@ COMMANDS = (
     ("audit", "unweave.cli.audit"),
     ("report", "unweave.cli.report"),
     ("demo", "unweave.cli.demo"),
+    ("bench", "unweave.cli.bench"),
 )
 """Name and module; a module is imported only when its command or the list of all commands is asked for, and a
 command whose module is not there is not listed."""
