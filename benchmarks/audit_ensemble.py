@@ -1,6 +1,6 @@
 """The audit with many models, on synthetic logits: how long it takes and how much memory.
 
-    python benchmarks/audit_ensemble.py [--models 50] [--unlearned 5] [--samples 1000] [--classes 200]
+    python -m benchmarks.audit_ensemble [--models 50] [--unlearned 5] [--samples 1000] [--classes 200]
 
 Prints a line and writes every number with what it was made by. The limits are those the audit was built for: 60 seconds
 on two cores and 2 GiB for 50 + 50 + 5 models on 1,000 samples of 200 classes. Everything runs on the CPU.
@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from provenance import provenance
 
+from benchmarks.provenance import provenance
 from unweave.audit.ensemble import audit_ensemble, shadow_classifier, u_lira
 from unweave.audit.klom import klom
 from unweave.audit.outputs import Ensemble

@@ -1,6 +1,6 @@
 """The demonstration over several seeds, and its default call on networks trained for 5, 15 and 40 epochs.
 
-    python benchmarks/demo_seeds.py [--seeds 3] [--out results/demo.json]
+    python -m benchmarks.demo_seeds [--seeds 3] [--out results/demo.json]
 
 Prints a table and writes every number with what it was made by. Everything runs on the CPU.
 """
@@ -16,9 +16,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from provenance import provenance
-
 import unweave
+from benchmarks.provenance import provenance
 from unweave.demo import data, network, requests
 from unweave.demo.story import Chapter, Story
 

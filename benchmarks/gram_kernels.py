@@ -1,6 +1,6 @@
 """The two ways to a convolution's Gram, side by side: through its patches, and through correlations of its maps.
 
-    python benchmarks/gram_kernels.py [--device cpu|cuda] [--repeats 5] [--threads 1] [--out results/….json]
+    unweave bench gram [--device cuda]
 
 For each geometry: seconds of both (median and spread over interleaved repeats), their ratio, the memory each takes
 beyond the maps and what it sums in, and the largest error against a float64 product of all patches, relative to the
@@ -10,20 +10,18 @@ prices of :mod:`unweave.routes`, fitted to these seconds, and what the rule chos
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import torch
-from memory import peak_bytes
-from provenance import provenance
 from torch import Tensor, nn
 
+from benchmarks.memory import peak_bytes
+from benchmarks.options import Document, Options, document
+from benchmarks.power import power_law
 from unweave import routes
 from unweave.fit import GramSum
 from unweave.layers import find_layers
@@ -58,6 +56,10 @@ LARGE = [
     *((8, 128, 16, 3, 1, 1, 1), (8, 128, 8, 3, 1, 1, 1), (1, 128, 16, 3, 1, 1, 1), (8, 128, 16, 3, 2, 1, 1)),
     *((256, 128, 16, 3, 1, 1, 4), (256, 128, 16, 3, 1, 1, 32), (64, 64, 16, 5, 1, 1, 1), (256, 3, 224, 7, 2, 1, 1)),
 ]
+
+
+QUICK = [(4, 8, 8, 3, 1, 1, 1), (4, 8, 8, 3, 2, 1, 1), (4, 16, 8, 1, 1, 1, 1)]
+HEADER = "   N    C side  k  s  d   g   patches  correl.  ratio  MiB: pat.  corr.   error  chosen"
 
 
 def conv_of(channels: int, kernel: int, stride: int, dilation: int, groups: int) -> nn.Conv2d:
@@ -134,7 +136,7 @@ def measure(case: tuple[int, ...], device: str, repeats: int) -> dict[str, Any]:
         "bytes": memory,
         "error": error(conv, patches),
         "work": {
-            "patches": asdict(routes.work_of_patches(patches)),
+            "patches": asdict(routes.work_of_patches(patches, device)),
             "correlations": asdict(routes.work_of_correlations(patches, device)),
         },
         "chosen": "correlations" if routes.is_structured(patches) else "patches",
@@ -161,44 +163,45 @@ def fitted(rows: list[dict[str, Any]]) -> dict[str, float]:
     return {kind: price.item() for kind, price in zip(kinds, log_price.exp().detach() / scale, strict=True)}
 
 
-def growth(device: str, repeats: int) -> dict[str, Any]:
+def growth(device: str, repeats: int, counts: tuple[int, ...]) -> dict[str, Any]:
     """Seconds and bytes of the correlations against the number of samples, and the slope in logarithms."""
-    conv, counts, taken, held = conv_of(128, 3, 1, 1, 1).to(device), [16, 32, 64, 128, 256], [], []
+    conv, taken, held = conv_of(128, 3, 1, 1, 1).to(device), [], []
     for count in counts:
         x = torch.randn(count, 128, 16, 16, generator=torch.Generator().manual_seed(0)).relu().to(device)
         work = by_correlations(Patches.of(conv, x))
         work()
         taken.append(min(seconds(work, device) for _ in range(repeats)))
         held.append(peak_bytes(work, device))
-    logs = torch.tensor(counts).double().log(), torch.tensor(taken).double().log()
-    centred = [value - value.mean() for value in logs]
-    slope = ((centred[0] * centred[1]).sum() / centred[0].square().sum()).item()
-    return {"samples": counts, "seconds": taken, "bytes": held, "slope": slope}
+    return {"samples": list(counts), "seconds": taken, "bytes": held, "slope": power_law(counts, taken).exponent}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    torch.set_grad_enabled(False)
-    print("   N    C side  k  s  d   g   patches  correl.  ratio  MiB: pat.  corr.   error  chosen")
+def run(options: Options) -> Document:
+    """One entry a geometry, the fitted prices, and the growth with the samples."""
+    began = time.perf_counter()
+    cases = QUICK if options.quick else SMALL if options.device == "cpu" else LARGE
+    print(HEADER)
     rows = []
-    for case in SMALL if options.device == "cpu" else LARGE:
-        rows.append(measure(case, options.device, options.repeats))
-        print(_line(case, rows[-1]), flush=True)
-    with torch.enable_grad():
+    threads = torch.get_num_threads()
+    try:
+        # With one thread the seconds are the processor's own, which other programs do not lengthen.
+        torch.set_num_threads(1 if options.device == "cpu" else threads)
+        with torch.no_grad():
+            for case in cases:
+                rows.append(measure(case, options.device, options.repeats))
+                print(_line(case, rows[-1]), flush=True)
+            grown = growth(options.device, options.repeats, (4, 8, 16) if options.quick else (16, 32, 64, 128, 256))
         prices = fitted(rows)
-    wrong = [row for row in rows if row["chosen"] == "correlations" and row["ratio"] < 1]
-    grown = growth(options.device, options.repeats)
-    print("prices (ns):", {kind: float(f"{price:.3g}") for kind, price in prices.items()})
-    print(f"correlations chosen where slower: {len(wrong)}; seconds grow as samples to the {grown['slope']:.3f}")
-    out = options.out or Path(f"results/bench-gram-{options.device}.json")
-    record = {"provenance": provenance(), "prices": prices, "growth": grown, "cases": rows}
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return document("gram", options, began, prices=prices, growth=grown, cases=rows)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def table(result: Document) -> str:
+    """For a screen: what the measurements come to; the cases were printed as they came."""
+    wrong = [row for row in result["cases"] if row["chosen"] == "correlations" and row["ratio"] < 1]
+    prices = {kind: float(f"{price:.3g}") for kind, price in result["prices"].items()}
+    slope = result["growth"]["slope"]
+    return f"prices (ns): {prices}\nchosen where slower: {len(wrong)}; seconds grow as samples to the {slope:.3f}"
 
 
 def _line(case: tuple[int, ...], row: dict[str, Any]) -> str:
@@ -210,7 +213,3 @@ def _line(case: tuple[int, ...], row: dict[str, Any]) -> str:
         + f"{held['patches'] / 2**20:11.1f}{held['correlations'] / 2**20:7.1f}{row['error']['correlations']:9.0e}"
         + f"  {row['chosen']}"
     )
-
-
-if __name__ == "__main__":
-    main()

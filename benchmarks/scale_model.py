@@ -1,8 +1,8 @@
 """What fit() and the eigendecompositions cost on many GPUs: a model of cost, and a check of it on one machine.
 
-    python benchmarks/scale_model.py                                    the tables of docs/scale.md
-    python benchmarks/scale_model.py --out results/scale-model.json     and the numbers behind them
-    python benchmarks/scale_model.py --measure --out results/….json     the same networks, timed on this machine
+    python -m benchmarks.scale_model                                    the tables of docs/scale.md
+    python -m benchmarks.scale_model --out results/scale-model.json     and the numbers behind them
+    python -m benchmarks.scale_model --measure --out results/….json     the same networks, timed on this machine
 
 A network is built on the meta device and run once, so that its layers, rows and products are those that fit() itself
 would see; Grams are priced as :mod:`unweave.routes` prices them. Nothing that is printed without ``--measure`` was
@@ -23,12 +23,12 @@ from typing import Any
 from unittest import mock
 
 import torch
-from provenance import provenance
-from scale_nets import Decoder, VisionTransformer, resnet50
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import unweave
+from benchmarks.provenance import provenance
+from benchmarks.scale_nets import Decoder, VisionTransformer, resnet50
 from unweave import distributed, routes
 from unweave.layers import find_layers
 from unweave.patches import Patches
@@ -120,7 +120,7 @@ class Meter:
         if isinstance(rows, Patches):
             self.rows += rows.count
             way = routes.work_of_correlations(rows, self.device) if routes.is_structured(rows, self.device) else None
-            self.work += way or routes.work_of_patches(rows)
+            self.work += way or routes.work_of_patches(rows, self.device)
             return
         for chunk in [rows] if isinstance(rows, Tensor) else rows:
             chunk = chunk if chunk.dim() == 3 else chunk[None]

@@ -1,6 +1,6 @@
 """The README's tables, made from what is in results/; a test fails when they differ.
 
-python benchmarks/tables.py        # write them into README.md
+python -m benchmarks.tables        # write them into README.md
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much faster several gloo ranks fit than one: one thread each, the same batches, alternately in one job.
 
-    python benchmarks/two_ranks.py [--ranks 2] [--samples 1024] [--batch 32] [--repeats 5] [--out results/….json]
+    python -m benchmarks.two_ranks [--ranks 2] [--samples 1024] [--batch 32] [--repeats 5] [--out results/….json]
 
 The paper's AllCNN on images of noise with CIFAR-10's shape. In each repeat rank 0 fits all of it by itself while the
 others wait, and then all ranks fit their shares, sum and return. Timed is the wall, from a barrier to the last rank's
@@ -13,7 +13,6 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -23,13 +22,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from provenance import provenance
 
 import unweave
-from unweave import distributed
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
+from benchmarks.provenance import provenance
 from experiments.models import allcnn
+from unweave import distributed
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:

@@ -1,6 +1,6 @@
 """How often the verdict is right: made-up worlds with a known truth, before the judge.
 
-    python benchmarks/verdict_rates.py [--worlds 100] [--out results/bench-verdict.json]
+    python -m benchmarks.verdict_rates [--worlds 100] [--out results/bench-verdict.json]
 
 300 forgotten samples and 1,500 strangers, T0, the default limits (``tests/worlds.py`` makes them). One world is a
 network that has forgotten, one stands at the limit (a true AUC of 0.60), and in two a tenth and a fifth of the samples
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from provenance import provenance
+
+from benchmarks.provenance import provenance
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from worlds import World, with_margins

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,12 @@ import torch
 from torch import nn
 
 import unweave
+from benchmarks.provenance import provenance
 from experiments.data import Cifar10, Labelled, first_of_class, load_cifar10
 from experiments.fast_training import train_fast
 from experiments.models import allcnn
 from experiments.training import error
 from unweave.audit import collect, save_evidence
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
-from provenance import provenance
 
 FORGET = 500
 HELD_OUT = 250

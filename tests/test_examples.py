@@ -24,18 +24,16 @@ def test_the_example_runs(path: Path) -> None:
     assert done.stdout, "an example should show something"
 
 
-def test_the_readme_shows_the_numbers_in_results(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import tables
+def test_the_readme_shows_the_numbers_in_results() -> None:
+    from benchmarks import tables
 
     assert tables.demo_block() in (ROOT / "README.md").read_text()
     assert tables.ensemble_block() in (ROOT / "README.md").read_text()
 
 
-def test_the_measured_demonstration_keeps_its_bounds_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_measured_demonstration_keeps_its_bounds_on_average() -> None:
     """Single seeds scatter, as two retrained networks do; the mean over seeds is what is claimed."""
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import demo_seeds
+    from benchmarks import demo_seeds
 
     measured = json.loads((ROOT / "results" / "demo.json").read_text())
     assert {key for key, bound in demo_seeds.BOUNDS.items() if abs(measured["mean over seeds"][key]) > bound} == set()

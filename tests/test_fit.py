@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,7 +25,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import unweave
 from unweave.batches import Doubts
-from unweave.errors import ConfigError, DataError, LayerError, ModelError
+from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError
 from unweave.outcomes import LEVELS
 
 EXACT = 1e-10
@@ -241,7 +242,7 @@ def test_the_rows_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             return chunk
 
     monkeypatch.setattr(fit_module, "GramSum", Recording)
-    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", 2000)
+    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", {"cpu": 2000})
     assert_same_grams(unweave.fit(net, in_batches(*data, 30)), expected)
     assert max(sizes) <= max(2000, 30 * 72)  # the head's own input is there anyway
     assert len(sizes) > 10
@@ -257,7 +258,7 @@ def test_the_float64_copies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyP
         copies.append(result.numel() if result.dtype == torch.float64 and result.dim() == 3 else 0)
         return result
 
-    monkeypatch.setattr(fit_module, "ROW_ELEMENTS", 60)
+    monkeypatch.setattr(fit_module, "ROW_ELEMENTS", {"cpu": 60})
     monkeypatch.setattr(Tensor, "to", noting)
     unweave.fit(net, [(x, torch.arange(50) % 3)])
     assert max(copies) == 60
@@ -449,3 +450,36 @@ def test_named_paired_and_plain_inputs_see_the_same() -> None:
     assert torch.equal(named["net.embed"], plain["embed"])
     last = "encoder.layers.0.self_attn.out_proj"
     assert not torch.equal(named[f"net.{last}"], plain[last])  # the mask is not lost on the way
+
+
+def test_tf32_is_refused_without_a_gpu() -> None:
+    model, (x, y) = small_cnn(), images(8)
+    with pytest.raises(ConfigError, match="this one is on the CPU"):
+        unweave.fit(model, [(x, y)], tf32=True)
+
+
+def test_tf32_is_refused_where_a_sample_depends_on_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wavering(nn.Module):
+        """Rounds otherwise in small batches, as a GPU may."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.inner(x) * (1 + 1e-3 * (len(x) < 4))
+
+    x = torch.randn(8, 3)
+    with pytest.raises(ConfigError, match=r"the outputs of 3 samples differ by \de-\d\d when"):
+        fit_module._require_same_outputs(Wavering(), x, 3)
+    fit_module._require_same_outputs(Wavering(), x, 4)
+
+
+def test_grams_of_tf32_and_float32_do_not_mix() -> None:
+    model, (x, y) = small_cnn(), images(8)
+    grams = unweave.fit(model, [(x, y)])
+    other = unweave.LayerGrams(
+        {n: grams.grouped(n) for n in grams}, grams.layers, replace(grams.origin, convolutions="tf32"), None
+    )
+    with pytest.raises(MismatchError, match="convolutions 'float32' against 'tf32'"):
+        grams - other

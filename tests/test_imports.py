@@ -16,6 +16,8 @@ import unweave
 ORDER = [
     {"errors"},
     {"files"},
+    {"fused_kernel"},
+    {"fused"},
     {"patches", "correlate", "products"},
     {"structured"},
     {"routes"},

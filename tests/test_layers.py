@@ -165,7 +165,7 @@ def test_chunks_of_patches_add_up_to_the_same_gram(
     conv = CONVS[axes](4, 2, 3, stride=2, padding=1, groups=2).double()
     x = normal(3, 4, *(5,) * axes)
     whole = layer_grams(conv, (x,))[""]
-    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", patch_elements)
+    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", {"cpu": patch_elements})
     chunks = list(kind_of(conv).taps(conv, (x,), {})[0][1]())
     assert len(chunks) == 1 if whole.shape[1] * 9 * 3**axes < patch_elements else len(chunks) > 1
     assert gap(layer_grams(conv, (x,))[""], whole) < EXACT
@@ -174,7 +174,7 @@ def test_chunks_of_patches_add_up_to_the_same_gram(
 def test_chunks_of_rows_add_up_to_the_same_gram(monkeypatch: pytest.MonkeyPatch) -> None:
     linear, x = nn.Linear(5, 2).double(), normal(7, 3, 5)
     whole = layer_grams(linear, (x,))[""]
-    monkeypatch.setattr(fit_module, "ROW_ELEMENTS", 12)
+    monkeypatch.setattr(fit_module, "ROW_ELEMENTS", {"cpu": 12})
     assert gap(layer_grams(linear, (x,))[""], whole) < EXACT
 
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "benchmarks"))
-import scale_model
-import scale_nets
+from benchmarks import scale_model, scale_nets
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,10 @@ from test_layers import CONVS, convolutions, normal
 from torch import Tensor, nn
 
 import unweave
-from unweave import correlate
+from unweave import correlate, fused
 from unweave.correlate import Correlation, scheme
 from unweave.patches import Patches
+from unweave.products import mirrored
 from unweave.routes import is_structured
 from unweave.structured import PatchSums
 
@@ -170,9 +171,8 @@ def test_chunks_add_up_and_stay_below_their_bound(budget: int, stride: int, monk
     assert budget > 1 or max(sizes) <= 1
 
 
-def test_correlations_take_a_fifth_of_the_memory_and_no_more_for_more_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from memory import peak_bytes
+def test_correlations_take_a_fifth_of_the_memory_and_no_more_for_more_samples() -> None:
+    from benchmarks.memory import peak_bytes
 
     conv = nn.Conv2d(128, 1, 3, padding=1)
 
@@ -227,3 +227,30 @@ def test_wide_three_by_three_convolutions_are_correlated(channels: int, side: in
 def test_where_there_is_little_to_gain_patches_are_taken(change: dict[str, int]) -> None:
     geometry = {"N": 8, "C": 128, "side": 8, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1} | change
     assert not is_structured(patches_like(geometry), "cpu")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a kernel for GPUs")
+@pytest.mark.parametrize(
+    "conv, shape",
+    [
+        (nn.Conv2d(5, 4, 3, padding=1), (9, 5, 7, 6)),
+        (nn.Conv2d(70, 4, 3, stride=2, padding=1, groups=2), (3, 70, 18, 19)),
+        (nn.Conv1d(40, 3, 3, padding=1), (3, 40, 31)),
+        (nn.Conv2d(4, 4, 5, dilation=2, padding=2), (2, 4, 22, 19)),
+        (nn.Conv2d(3, 4, (3, 1), stride=(1, 2)), (2, 3, 9, 8)),
+    ],
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_the_fused_kernel_finds_the_same_sums(
+    conv: nn.Module, shape: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0)).to("cuda", dtype)
+    x = x.contiguous(memory_format=layout) if x.dim() == 4 else x
+    patches = Patches.of(conv, x)
+    rows = torch.cat([chunk.double() for chunk in patches], 1)
+    sums = PatchSums(patches.axes, patches.groups, patches.maps.shape[2], x.device)
+    with mock.patch.object(correlate, "points_of", side_effect=fused.points_of) as used:
+        sums.add(patches)
+    assert used.called
+    torch.testing.assert_close(mirrored(sums.gram()), rows.mT @ rows, rtol=1e-12, atol=1e-12 * float(rows.norm()) ** 2)

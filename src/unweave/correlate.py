@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from unweave.fused import fits, padded, points_of
+
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 """Small points with exact powers; with infinity, enough for P = 8. More of them would lose digits."""
 
@@ -69,6 +71,7 @@ class Correlation:
             _kronecker(parts).to(device) for parts in zip(*schemes, strict=True)
         )
         self.sums = torch.zeros(len(self.of_tile) * groups, channels, channels, dtype=torch.float64, device=device)
+        self._fused = [padded(self.of_tile), padded(self.of_window)] if device.type == "cuda" else []
 
     def add(self, a: Sequence[Tensor], b: Sequence[Tensor], low: Sequence[int], times: int = 1) -> None:
         """Add the correlations of pairs of maps at offsets from ``low`` on, each counted ``times`` times.
@@ -90,7 +93,13 @@ class Correlation:
     ) -> None:
         """Add the products of a box of tiles that begins at pixel ``first`` of the left maps."""
         width, whole = [t + r - 1 for t, r in zip(self.tiles, self.counts, strict=True)], [0] * len(low)
-        box = [f + e for f, e in zip(first, low, strict=True)], self._spans(tiles, width)
+        start = [f + e for f, e in zip(first, low, strict=True)]
+        if fits(self.of_window, a[0]):
+            left = points_of(self._fused[0], len(self.of_tile), a, first, tiles, self.tiles, self.tiles)
+            right = points_of(self._fused[1], len(self.of_tile), b, start, tiles, self.tiles, width)
+            self.sums.baddbmm_(left.mT, right, alpha=times)
+            return
+        box = start, self._spans(tiles, width)
         if b is a and all(e <= 0 < e + r for e, r in zip(low, self.counts, strict=True)):
             seen = cut_out(b, *box)  # a map with itself: the windows hold the tiles
             left = self._points(self.of_tile, seen, [-e for e in low], tiles, self.tiles)

@@ -11,18 +11,18 @@ import functools
 import os
 from collections.abc import Callable, Sequence, Sized
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import asdict, replace
 from os import PathLike
 
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, map_tensors, run, tensors_of
 from unweave.borrowed import owners_only
 from unweave.distributed import agree, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError, ModelError
 from unweave.fsdp import in_step, is_spread, reshard
-from unweave.grams import LayerGrams, LayerInfo, Origin
+from unweave.grams import CONVOLUTIONS, LayerGrams, LayerInfo, Manner, Origin
 from unweave.layers import Layer, find_layers
 from unweave.outcomes import ClassProfile, Outcomes, read_batch
 from unweave.patches import Axis, Patches
@@ -39,8 +39,11 @@ from unweave.taps import Sink, check_shape, chunks_for, constant_owners, tapped
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
 
-ROW_ELEMENTS = 1 << 22
-"""How many float64 numbers of rows are held at once: 32 MiB."""
+ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""How many float64 numbers of rows are held at once, by device: 32 MiB and 256 MiB. A GPU needs large products."""
+
+STEADY_SAMPLES = 64
+"""How few samples must still be rounded as they are in a full batch."""
 
 DOUBTFUL_BATCHES = 64
 """How many batches on a GPU may pass before their values are known to be sound."""
@@ -54,6 +57,7 @@ def fit(
     *,
     transform: str = "",
     stride: str = "layer",
+    tf32: bool = False,
     resume: str | PathLike[str] | None = None,
     save_every: int = 200,
     progress: Progress | None = None,
@@ -74,6 +78,9 @@ def fit(
         layers: names to restrict to, or an int for the last k; None for every layer of a known type.
         transform: a label for the preprocessing; Grams with different labels refuse to mix.
         stride: "one" reads strided convolutions at every pixel, as the paper's code does; "layer" is right.
+        tf32: run float32 convolutions as TF32, several times as fast on a GPU that has it. A request reads its samples
+            in the same way, and what it subtracts is what was added as long as it runs on the same kind of GPU; that
+            the batch makes no difference is checked on the first one. Elsewhere rows agree to about 1e-3 only.
         resume: a folder to keep the sums in as they grow, so that after a crash the same call goes on from there. The
             loader must yield the same batches again. The files are removed at the end.
         save_every: how many batches may pass until the sums are written there.
@@ -83,38 +90,40 @@ def fit(
         DataError: a loader or batch that cannot be used, or fewer than two samples.
         ModelError: outputs that are not logits, or weights that are not finite.
         LayerError: a layer that cannot be handled, or that did not run on the first batch.
+        ConfigError: ``tf32`` where there is no GPU, or where it makes a sample's rows depend on its batch.
         MismatchError: ranks with different models, or a folder with sums of something else.
         StoreError: the folder cannot be written, or a file in it is damaged.
         RankError: another rank failed or is gone.
     """
     net = unwrap(model)
-    share, kept = _begin(net, loader, layers, (transform, stride), resume, save_every)
+    manner = Manner(transform, stride, "tf32" if tf32 else "float32")
+    share, kept = _begin(net, loader, layers, manner, resume, save_every)
     with apart(net, "the pass over the training data"):
-        own, _ = stream(net, share, "training", layers, transform, stride, progress, kept)
+        own, _ = stream(net, share, "training", layers, manner, progress, kept)
     grams = pooled(own)
     if grams.samples < 2:
         held = "is empty" if grams.samples == 0 else "holds one sample"
         raise DataError(f"The training loader {held}. A training set has at least two samples.")
     held_out = None
     if val is not None:
-        held_out = profile(net, val)
+        held_out = ClassProfile.of(observe_val(net, val))
     reshard(net)
     if kept is not None:
         kept.remove()
     return LayerGrams({name: grams.grouped(name).cpu() for name in grams}, grams.layers, grams.origin, held_out)
 
 
-def profile(net: nn.Module, val: Loader) -> ClassProfile:
-    """What is kept of held-out samples: aggregates per class of the network's outputs on them."""
-    with at_rest(net, exact=False):
-        return ClassProfile.of(observe_shares(net, val, "validation", device_of(net)))
+def observe_val(net: nn.Module, val: Loader) -> Outcomes:
+    """The outcomes of held-out samples."""
+    with at_rest(net, convolutions=None):
+        return observe_shares(net, val, "validation", device_of(net))
 
 
 def _begin(
     net: nn.Module,
     loader: Loader,
     layers: Sequence[str] | int | None,
-    labels: tuple[str, str],
+    manner: Manner,
     resume: str | PathLike[str] | None,
     save_every: int,
 ) -> tuple[Loader, Kept | None]:
@@ -122,8 +131,8 @@ def _begin(
     share = opened(loader, "training")
     if ranks() > 1:
         with together("the model"):
-            empty = _nothing_of(net, find_layers(net, layers), *labels)
-        agree("the model", facts_about(empty) | {"transform": labels[0], "stride": labels[1]})
+            empty = _nothing_of(net, find_layers(net, layers), manner)
+        agree("the model", facts_about(empty) | asdict(manner))
     if resume is None:
         return share, None
     with together("the sums to resume from"):
@@ -139,8 +148,7 @@ def stream(
     loader: Loader,
     what: str,
     layers: Sequence[str] | int | None,
-    transform: str,
-    stride: str,
+    manner: Manner,
     progress: Progress | None = None,
     kept: Kept | None = None,
 ) -> tuple[LayerGrams, Outcomes]:
@@ -148,12 +156,12 @@ def stream(
 
     With ``kept``, the Grams are its total, on the CPU, and the outcomes those since it was resumed.
     """
-    if stride not in ("layer", "one"):
-        raise ConfigError(f"Invalid stride: {stride!r}. Supported: 'layer', 'one'.")
+    if manner.stride not in ("layer", "one"):
+        raise ConfigError(f"Invalid stride: {manner.stride!r}. Supported: 'layer', 'one'.")
     found = find_layers(net, layers)
     check_model(net)
     _check_memory(found)
-    empty = _nothing_of(net, found, transform, stride)
+    empty = _nothing_of(net, found, manner)
     if kept is not None:
         kept.require_same_origin(empty)
     sums = {name: GramSum(layer) for name, layer in found.items()}
@@ -165,12 +173,14 @@ def stream(
     batches = checked(loader, what, device, doubts, may_be_empty=ranks() > 1 or kept is not None)
     if is_spread(net):
         batches = in_step(batches, what, lambda inputs: _idle(net, sinks, inputs))
-    with at_rest(net), ExitStack() as hooks:
+    with at_rest(net, convolutions=CONVOLUTIONS[manner.convolutions]), ExitStack() as hooks:
         for done, (inputs, labels) in enumerate(batches, start=1):
             if done == 1:
                 with owners_only(net, found):
                     constant = constant_owners(net, found, inputs)
-                hooks.enter_context(tapped(net, sinks, unstrided=stride == "one"))
+                if manner.convolutions == "tf32" and what == "training":
+                    _require_steady(net, inputs)
+                hooks.enter_context(tapped(net, sinks, unstrided=manner.stride == "one"))
             for owner in constant:
                 sinks[owner].times = len(labels)
             outcomes.append(read_batch(net, inputs, labels, doubts))
@@ -191,11 +201,35 @@ def stream(
     return (grams if kept is None else kept.finished(grams)), joined
 
 
-def _nothing_of(net: nn.Module, found: dict[str, Layer], transform: str, stride: str) -> LayerGrams:
+def _require_steady(net: nn.Module, inputs: Inputs) -> None:
+    """Refuse TF32 where a sample's outputs depend on its batch: what a request subtracts would not be what was added.
+
+    Kernels are chosen by the shape of a batch, and another kernel rounds otherwise. (A batch of a few samples may well
+    be rounded otherwise; those few weigh too little to matter.)
+    """
+    samples = next(tensors_of(inputs))
+    if samples.device.type != "cuda":
+        raise ConfigError("tf32=True is for a model on a GPU; this one is on the CPU. Leave tf32 out.")
+    for count in {len(samples) // 2, min(len(samples), STEADY_SAMPLES)} - {0}:
+        _require_same_outputs(net, inputs, count)
+
+
+def _require_same_outputs(net: nn.Module, inputs: Inputs, count: int) -> None:
+    """Refuse a model whose outputs on the last samples of a batch are others when these are run alone."""
+    whole, part = run(net, inputs), run(net, map_tensors(inputs, lambda t: t[-count:]))
+    if not torch.equal(part, whole[-count:]):
+        off = ((part - whole[-count:]).abs().max() / whole.abs().max()).item()
+        raise ConfigError(
+            f"tf32=True: on this GPU the outputs of {count} samples differ by {off:.0e} when they are run without the "
+            f"other {len(whole) - count} of their batch, so subtracting would not be exact. Leave tf32 out."
+        )
+
+
+def _nothing_of(net: nn.Module, found: dict[str, Layer], manner: Manner) -> LayerGrams:
     """The record of what Grams of a model would be made from, without sums."""
     made_from = fingerprint(net)
     infos = {name: GramSum(layer).info() for name, layer in found.items()}
-    origin = Origin(made_from, _dtype_of(net), 0, transform, stride, key=made_from)
+    origin = Origin(made_from, _dtype_of(net), 0, **asdict(manner), key=made_from)
     return LayerGrams(dict.fromkeys(infos, torch.empty(0, 0, 0)), infos, origin)
 
 
@@ -240,9 +274,10 @@ class GramSum:
             self._add_patches(rows, times)
             return
         self.gram = self._zeros() if self.gram is None else self.gram
+        elements = ROW_ELEMENTS.get(self.device.type, ROW_ELEMENTS["cpu"])
         for chunk in chunks_for(self.layer, rows):
             self.rows += times * self.layer.kind.count(chunk)
-            for part in chunk.split(max(1, ROW_ELEMENTS // (self.layer.groups * self.layer.d)), dim=1):
+            for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
                 add_gram(self.gram, part.to(self.device, torch.float64), times)
 
     def _add_patches(self, patches: Patches, times: int) -> None:

@@ -13,7 +13,7 @@ from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, MismatchError
-from unweave.fit import Progress, profile, stream
+from unweave.fit import Progress, observe_val, stream
 from unweave.fsdp import require_whole
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
@@ -79,14 +79,15 @@ def forget(
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
     space = _space(retained.restricted(names), config, grams.names)
-    held_out = _held_out(original, grams, val, before)
+    seen = None if val is None else observe_val(original, val)
+    held_out = _held_out(grams, seen, before)
     goal = choose_goal(config, before, held_out)
 
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
     stay = set(range(before.classes)) - set(before.labels.tolist()) if config.task == "classes" else None
-    loop = Request(descent, samples, goal, config, val, stay, progress)
-    with torch.random.fork_rng(), at_rest(net, gradients=True, exact=False), only_moving(net, descent.weights):
+    loop = Request(descent, samples, goal, config, val, stay, progress, seen)
+    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
         torch.manual_seed(config.seed)
         ending, final = loop.run()
         if descent.trust is not None:
@@ -158,7 +159,7 @@ def _given(original: nn.Module, samples: Samples, grams: LayerGrams, size: int) 
     batches = list(samples.batches(size))
     with together("the pass over the forget set"):
         own = [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]]
-        part, seen = stream(original, own, "forget", grams.names, grams.origin.transform, grams.origin.stride)
+        part, seen = stream(original, own, "forget", grams.names, grams.origin.manner)
     everybodys = Outcomes.concat(theirs for theirs in exchange("the outcomes of the forget set", seen) if len(theirs))
     return pooled(part), in_order(everybodys, [positions for _, _, positions in batches])
 
@@ -181,12 +182,12 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     )
 
 
-def _held_out(original: nn.Module, grams: LayerGrams, val: Loader | None, before: Outcomes) -> ClassProfile | None:
+def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> ClassProfile | None:
     """What to aim at: ``val`` on the original model, or what the Grams kept of it once requests have changed it."""
     kept = grams.held_out
-    if val is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
+    if seen is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
         return kept
-    return profile(original, val)
+    return ClassProfile.of(seen)
 
 
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:

@@ -46,6 +46,19 @@ class LayerInfo:
         return from_matrix(matrix, self.layout, self.weight_shape)
 
 
+CONVOLUTIONS = {"float32": "ieee", "tf32": "tf32"}
+"""How a pass may run convolutions of float32, and PyTorch's word for it."""
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How samples are read; two passes that do it alike see the same rows."""
+
+    transform: str = ""
+    stride: str = "layer"
+    convolutions: str = "float32"
+
+
 @dataclass(frozen=True)
 class Origin:
     """What Grams were made from."""
@@ -59,12 +72,18 @@ class Origin:
     """A label of the user's own for the preprocessing; Grams with different labels do not mix ("": none given)."""
     stride: str = "layer"
     """"layer", or "one" for the paper's habit of reading strided convolutions at every pixel."""
+    convolutions: str = "float32"
+    """How convolutions were run: in full "float32", or as "tf32" on a GPU."""
     stored: str = "float64"
     """The precision the Grams have had at worst, on the way through files."""
     key: str = ""
     """Fingerprint of the model they were first fitted with; the key of the digests."""
     forgotten: tuple[str, ...] = ()
     """Keyed digests of the samples taken out so far, so that none is taken out twice."""
+
+    @property
+    def manner(self) -> Manner:
+        return Manner(self.transform, self.stride, self.convolutions)
 
 
 class LayerGrams(Mapping[str, Tensor]):
@@ -176,7 +195,7 @@ class LayerGrams(Mapping[str, Tensor]):
         """Refuse Grams that do not mix with these.
 
         Raises:
-            MismatchError: other layers, shapes, model, stride or transform.
+            MismatchError: other layers, shapes, model, stride, convolutions or transform.
         """
         if list(self) != list(other):
             odd = sorted(set(self) ^ set(other))
@@ -191,6 +210,7 @@ class LayerGrams(Mapping[str, Tensor]):
         for what, here_, there_, remedy in (
             ("model", self.origin.model[:12], other.origin.model[:12], "Fit both with the same weights."),
             ("stride", self.origin.stride, other.origin.stride, "Fit both with the same stride=."),
+            ("convolutions", self.origin.convolutions, other.origin.convolutions, "Fit both with the same tf32=."),
         ):
             if here_ != there_:
                 raise MismatchError(f"Cannot {verb}: {what} {here_!r} against {there_!r}. {remedy}")

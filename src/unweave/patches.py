@@ -13,8 +13,13 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-PATCH_ELEMENTS = 1 << 22
-"""How many numbers one chunk of patches may hold."""
+PATCH_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""How many numbers one chunk of patches may hold, by device."""
+
+
+def patch_elements(device: str) -> int:
+    """How many numbers one chunk of patches may hold on a kind of device."""
+    return PATCH_ELEMENTS.get(device, PATCH_ELEMENTS["cpu"])
 
 
 @dataclass(frozen=True)
@@ -96,8 +101,9 @@ def _chunks(view: Tensor, axes: int) -> Iterator[Tensor]:
     groups, samples, lines = view.shape[:3]
     d = view.shape[2 + axes :].numel()
     per_line = groups * view.shape[3 : 2 + axes].numel() * d
-    line_step = max(1, min(lines, PATCH_ELEMENTS // max(per_line, 1)))
-    sample_step = max(1, PATCH_ELEMENTS // max(per_line * lines, 1)) if line_step == lines else 1
+    most = patch_elements(view.device.type)
+    line_step = max(1, min(lines, most // max(per_line, 1)))
+    sample_step = max(1, most // max(per_line * lines, 1)) if line_step == lines else 1
     for i in range(0, samples, sample_step):
         for j in range(0, lines, line_step):
             yield view[:, i : i + sample_step, j : j + line_step].reshape(groups, -1, d)

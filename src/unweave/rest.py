@@ -39,7 +39,7 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
-def at_rest(model: nn.Module, gradients: bool = False, exact: bool = True) -> Iterator[nn.Module]:
+def at_rest(model: nn.Module, gradients: bool = False, convolutions: str | None = "ieee") -> Iterator[nn.Module]:
     """Run the model in eval mode and eagerly; on the way out its flags, buffers and attributes are as before.
 
     Fused paths that skip the modules' own forward (and so their hooks) are off inside, as is compiled code.
@@ -47,12 +47,13 @@ def at_rest(model: nn.Module, gradients: bool = False, exact: bool = True) -> It
     Args:
         model: is put into eval mode.
         gradients: let a backward pass follow.
-        exact: sums that are to be subtracted again need convolutions in full float32. Where the model is only looked at
-            or led somewhere, they may be TF32 if the user has it so: several times as fast on a GPU.
+        convolutions: sums that are to be subtracted again need convolutions in full float32 ("ieee"), or always the
+            same "tf32", which is several times as fast on a GPU. Where the model is only looked at or led somewhere,
+            they may be as the user has them (None).
     """
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(gradients))
-        stack.enter_context(_exact_arithmetic(exact))
+        stack.enter_context(_exact_arithmetic(convolutions))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_restored(model))
         model.eval()
@@ -81,7 +82,7 @@ def _restored(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _exact_arithmetic(convolutions: bool) -> Iterator[None]:
+def _exact_arithmetic(convolutions: str | None) -> Iterator[None]:
     """Full float32 products, deterministic convolutions, and no fused attention; all settings are put back."""
     fastpath, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn
     deterministic, benchmark = cudnn.deterministic, cudnn.benchmark
@@ -96,32 +97,34 @@ def _exact_arithmetic(convolutions: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _full_precision(convolutions: bool) -> Iterator[None]:
-    """No TF32 and no bfloat16 inside float32 products, and in convolutions neither if so asked.
+def _full_precision(convolutions: str | None) -> Iterator[None]:
+    """No TF32 and no bfloat16 inside float32 products; convolutions as asked, or as they are.
 
     PyTorch has two sets of switches for this, and reading the old one raises once somebody has used the new one. So
     the new ones are always set, and the old ones, which a model's forward may read, where they can be read now.
     """
     backends: Any = torch.backends
-    switches = [backends.cudnn.rnn, backends.cuda.matmul, backends.mkldnn.rnn, backends.mkldnn.matmul]
-    switches += [backends.cudnn.conv, backends.mkldnn.conv] if convolutions else []
-    before = [switch.fp32_precision for switch in switches]
+    products = backends.cudnn.rnn, backends.cuda.matmul, backends.mkldnn.rnn, backends.mkldnn.matmul
+    wanted = dict.fromkeys(products, "ieee")
+    if convolutions is not None:
+        wanted |= {backends.cudnn.conv: convolutions, backends.mkldnn.conv: "ieee"}
+    before = {switch: switch.fp32_precision for switch in wanted}
     try:
         old = backends.cudnn.allow_tf32, torch.get_float32_matmul_precision()
     except RuntimeError:
         old = None
     try:
         if old is not None:
-            backends.cudnn.allow_tf32 = old[0] and not convolutions
+            backends.cudnn.allow_tf32 = old[0] if convolutions is None else convolutions == "tf32"
             torch.set_float32_matmul_precision("highest")
-        for switch in switches:
-            switch.fp32_precision = "ieee"
+        for switch, value in wanted.items():
+            switch.fp32_precision = value
         yield
     finally:
         if old is not None:
             backends.cudnn.allow_tf32 = old[0]
             torch.set_float32_matmul_precision(old[1])
-        for switch, value in zip(switches, before, strict=True):
+        for switch, value in before.items():
             switch.fp32_precision = value
 
 
@@ -162,11 +165,24 @@ def duplicate(model: nn.Module) -> nn.Module:
 def fingerprint(model: nn.Module) -> str:
     """SHA-256 over the names, shapes, dtypes and bytes of all parameters and buffers, compiled or not."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        if isinstance(value, Tensor):
-            digest.update(f"{name.replace('_orig_mod.', '')}{tuple(value.shape)}{value.dtype}".encode())
-            digest.update(bytes_of(_whole(value)))
+    state = {name: value for name, value in sorted(model.state_dict().items()) if isinstance(value, Tensor)}
+    for (name, value), content in zip(state.items(), _bytes_of_all([*state.values()]), strict=True):
+        digest.update(f"{name.replace('_orig_mod.', '')}{tuple(value.shape)}{value.dtype}".encode())
+        digest.update(content)
     return digest.hexdigest()
+
+
+def _bytes_of_all(tensors: list[Tensor]) -> Iterator[bytes]:
+    """The raw bytes of each tensor; what is on a GPU comes in one copy, for each would wait for it anew."""
+    whole = [_whole(tensor).detach() for tensor in tensors]
+    if not all(tensor.is_cuda and tensor.device == whole[0].device for tensor in whole):
+        yield from (bytes_of(tensor) for tensor in whole)
+        return
+    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in whole]
+    fetched, start = torch.cat(flat).cpu().numpy().tobytes(), 0
+    for part in flat:
+        yield fetched[start : start + len(part)]
+        start += len(part)
 
 
 def _whole(value: Tensor) -> Tensor:

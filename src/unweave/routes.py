@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from unweave.correlate import CHUNK_ELEMENTS, tile_for
-from unweave.patches import PATCH_ELEMENTS, Patches
+from unweave.patches import Patches, patch_elements
 from unweave.products import block_of
 from unweave.structured import bundles_of, offsets
 
@@ -74,13 +74,13 @@ def is_structured(patches: Patches, device: str = "") -> bool:
     device = device or patches.maps.device.type
     device = device if device in PRICES else "cpu"
     prices = PRICES[device]
-    return prices.of(work_of_correlations(patches, device)) < MARGIN * prices.of(work_of_patches(patches))
+    return prices.of(work_of_correlations(patches, device)) < MARGIN * prices.of(work_of_patches(patches, device))
 
 
-def work_of_patches(patches: Patches) -> Work:
+def work_of_patches(patches: Patches, device: str) -> Work:
     """Copy the patches out, again as float64, and multiply them with themselves, on and above the diagonal."""
     rows, d = patches.groups * patches.count, patches.d
-    chunks = math.ceil(rows * d / PATCH_ELEMENTS)
+    chunks = math.ceil(rows * d / patch_elements(device))
     half = (d + block_of(d)) / 2
     return Work(rows * d * max(half, NARROW), 0.0, 2.0 * rows * d + chunks * patches.groups * d**2, chunks)
 

@@ -73,43 +73,34 @@ class PatchSums:
 
     def gram(self) -> Tensor:
         """The Gram [groups, d, d], with rows and columns in the order of the weight: channel, then tap."""
-        taps = list(itertools.product(*(range(axis.kernel) for axis in self.axes)))
-        c, k = self.channels, len(taps)
-        gram = torch.zeros(self.groups, c, k, c, k, dtype=torch.float64, device=self.device)
+        c, k = self.channels, math.prod(axis.kernel for axis in self.axes)
+        blocks = torch.zeros(k, k, self.groups, c, c, dtype=torch.float64, device=self.device)
         for key, found in self._found():
             sign = (-1) ** sum(kind == "line" for kind, _ in key)
-            for (i, a), (j, b) in itertools.product(enumerate(taps), repeat=2):
-                block = self._block(key, found, a, b)
-                if block is None:
-                    continue
-                gram[:, :, i, :, j].add_(block, alpha=sign)
-                if self._block(key, found, b, a) is None:
-                    gram[:, :, j, :, i].add_(block.mT, alpha=sign)
-        return gram.view(self.groups, c * k, c * k)
+            cells = self._cells(key, found)
+            # A row of blocks at a time: all of them at once would be the whole Gram again.
+            for i, (own, transposed) in enumerate(places_of(self.axes, key)):
+                _add_cells(blocks[i], cells, own, sign)
+                _add_cells(blocks[:, i], cells.mT, transposed, sign)
+        return blocks.permute(2, 3, 0, 4, 1).reshape(self.groups, c * k, c * k)
 
     def _found(self) -> Iterator[tuple[Key, Tensor]]:
         """Every key that was summed, and its correlations [*offsets, groups, S · C, S · C]."""
         for keys, correlation in self.sums.items():
             yield from zip(keys, correlation.result().split(self.groups, dim=-3), strict=True)
 
-    def _block(self, key: Key, found: Tensor, a: Sequence[int], b: Sequence[int]) -> Tensor | None:
-        """Where a part's correlations hold the block of two taps, [groups, C, C]; None where they do not."""
-        half, where, left, right = halved(self.axes, key), [], 0, 0
-        for i, (axis, (kind, of), tap_a, tap_b) in enumerate(zip(self.axes, key, a, b, strict=True)):
-            if kind == "line":
-                if tap_a not in of or tap_b not in of:
-                    return None
-                left, right = left * len(of) + of.index(tap_a), right * len(of) + of.index(tap_b)
-                where.append(0)
-                continue
-            if (_phase(axis, tap_a), _phase(axis, tap_b)) != of:
-                return None
-            offset = _step(axis, tap_b) - _step(axis, tap_a)
-            where.append(offset - (0 if i == half else _lowest(axis, of)))
-            if where[-1] < 0:
-                return None
-        c = self.channels
-        return found[tuple(where)][:, left * c : (left + 1) * c, right * c : (right + 1) * c]
+    def _cells(self, key: Key, found: Tensor) -> Tensor:
+        """A part's correlations as blocks of channels, [offsets · S · S, groups, C, C]."""
+        lines, c = _lines_in(key), self.channels
+        split = found.reshape(-1, self.groups, lines, c, lines, c)
+        return split.permute(0, 2, 4, 1, 3, 5).reshape(-1, self.groups, c, c)
+
+
+def _add_cells(blocks: Tensor, cells: Tensor, places: Sequence[tuple[int, int]], sign: int) -> None:
+    """Add cells to some of k blocks [k, groups, C, C]; places are (which block, which cell)."""
+    if places:
+        to, of = torch.tensor(places, device=blocks.device).T
+        blocks.index_add_(0, to, cells[of], alpha=sign)
 
 
 def _select(maps: Tensor, pixels: Sequence[slice | tuple[int, ...]]) -> Tensor:
@@ -167,6 +158,46 @@ def offsets(axes: Sequence[Axis], key: Key) -> list[int]:
     counts = [1 if kind == "line" else _reach(axis, of) for axis, (kind, of) in zip(axes, key, strict=True)]
     half = halved(axes, key)
     return [(count + 1) // 2 if i == half else count for i, count in enumerate(counts)]
+
+
+Places = list[tuple[int, int]]
+"""Which block of a row, or column, of a Gram is which cell of a part's correlations."""
+
+
+@functools.lru_cache(maxsize=256)
+def places_of(axes: tuple[Axis, ...], key: Key) -> list[tuple[Places, Places]]:
+    """Where a part's cells go: for each tap a, (b, cell of block (a, b)) and, where (b, a) has no cell of its own,
+    (b, cell to be transposed there)."""
+    taps = list(itertools.product(*(range(axis.kernel) for axis in axes)))
+    cells = {(i, j): _cell(axes, key, a, b) for i, a in enumerate(taps) for j, b in enumerate(taps)}
+    found = {pair: cell for pair, cell in cells.items() if cell is not None}
+    return [
+        (
+            [(j, found[i, j]) for j in range(len(taps)) if (i, j) in found],
+            [(j, found[i, j]) for j in range(len(taps)) if (i, j) in found and (j, i) not in found],
+        )
+        for i in range(len(taps))
+    ]
+
+
+def _cell(axes: Sequence[Axis], key: Key, a: Sequence[int], b: Sequence[int]) -> int | None:
+    """Which of a part's cells [*offsets, S, S] is the block of two taps; None where it has none."""
+    half, counts, where = halved(axes, key), offsets(axes, key), 0
+    left, right = 0, 0
+    for i, (axis, (kind, of), tap_a, tap_b) in enumerate(zip(axes, key, a, b, strict=True)):
+        if kind == "line":
+            if tap_a not in of or tap_b not in of:
+                return None
+            left, right = left * len(of) + of.index(tap_a), right * len(of) + of.index(tap_b)
+            continue
+        if (_phase(axis, tap_a), _phase(axis, tap_b)) != of:
+            return None
+        at = _step(axis, tap_b) - _step(axis, tap_a) - (0 if i == half else _lowest(axis, of))
+        if at < 0:
+            return None
+        where = where * counts[i] + at
+    lines = _lines_in(key)
+    return (where * lines + left) * lines + right
 
 
 @functools.lru_cache(maxsize=256)

@@ -28,6 +28,9 @@ LARGEST_STEP = 1.0
 """… and gives up here."""
 FIRST_MOVE = 0.1
 """… and takes the first step that brings an epoch this share of the way."""
+SHORTEST_STRIDE, LONGEST_STRIDE = 2.0, 16.0
+"""From one trial step to the next: how far a step goes is nearly proportional to it, so one that goes half as
+far again as it must is foretold."""
 LEAST_MOVE = 0.001
 """… or, where none does, the one that comes nearest, if by this share of the way at least."""
 MAX_RUINS = 5
@@ -59,6 +62,7 @@ class Walk:
         val: Loader | None,
         retained_classes: set[int] | None,
         progress: Progress | None,
+        first_val: Outcomes | None = None,
     ) -> None:
         self.descent = descent
         self.samples = samples
@@ -66,6 +70,7 @@ class Walk:
         self.config = config
         self.val = val
         self.retained_classes = retained_classes
+        self._first_val = first_val
         self.progress = progress
         self.history: list[Look] = []
         self.size = 0.0
@@ -139,13 +144,19 @@ class Walk:
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
 
     def _choose_size(self, start: Seen) -> float:
-        """The first of doubling steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
+        """The first of growing steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
         steps = math.ceil(len(self.samples) / self.config.batch_size)
-        share = FIRST_STEP
         unit = self.descent.size() / steps
         if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
             unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
-        best, nearest = 0.0, (1 - LEAST_MOVE) * start.look.distance
+        size, far_enough = self._try_sizes(start, unit, LONGEST_STRIDE)
+        if not far_enough:  # then which of them is the best matters, and long strides may pass it by
+            size, _ = self._try_sizes(start, unit, SHORTEST_STRIDE)
+        return size
+
+    def _try_sizes(self, start: Seen, unit: float, stride: float) -> tuple[float, bool]:
+        """Try an epoch with each of growing steps; the best of them, and whether it goes far enough."""
+        best, nearest, share = 0.0, (1 - LEAST_MOVE) * start.look.distance, FIRST_STEP
         while share < LARGEST_STEP:
             self.size = share * unit
             report = self._epoch()
@@ -153,13 +164,13 @@ class Walk:
             self.descent.restore(start.state)
             self.descent.reset_moments()
             if after is None:
-                return best or 0.5 * self.size
+                return best or 0.5 * self.size, False
             if after.look.distance <= (1 - FIRST_MOVE) * start.look.distance:
-                return self.size
+                return self.size, True
             if after.look.distance < nearest:
                 best, nearest = self.size, after.look.distance
-            share *= 2
-        return best
+            share *= _stride(start.look.distance, after.look.distance, stride)
+        return best, False
 
     def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
         """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
@@ -170,7 +181,7 @@ class Walk:
             model = self.descent.model()
             try:
                 outcomes = observe_together(model, self.samples, self.samples.look_size(self.config.batch_size))
-                val = self._look_at_val(model) if with_val else None
+                val = self._look_at_val(model, epoch == 0) if with_val else None
             except ModelError:
                 if epoch == 0:
                     raise
@@ -188,10 +199,11 @@ class Walk:
         )
         return Seen(look, outcomes, self.descent.snapshot())
 
-    def _look_at_val(self, model: nn.Module) -> Outcomes | None:
+    def _look_at_val(self, model: nn.Module, first: bool) -> Outcomes | None:
         if self.val is None:
             return None
-        outcomes = observe_shares(model, self.val, "validation", self.samples.labels.device)
+        known = self._first_val if first else None  # nothing has moved yet, and a look at it takes time
+        outcomes = known or observe_shares(model, self.val, "validation", self.samples.labels.device)
         if self.retained_classes is None:
             return outcomes
         kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.retained_classes)))
@@ -205,6 +217,13 @@ class Walk:
         ruined = collapsed(look.val_error, first.val_error, self.config.max_damage)
         self._ruined |= ruined
         return astray or ruined
+
+
+def _stride(before: float, after: float, most: float) -> float:
+    """How many times as long the next trial step is to be, after one that led from one distance to another."""
+    moved = before - after
+    foretold = 1.5 * FIRST_MOVE * before / moved if moved > 0 else SHORTEST_STRIDE
+    return min(max(foretold, SHORTEST_STRIDE), most)
 
 
 @contextmanager

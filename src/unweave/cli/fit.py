@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from unweave.cli.sources import Source
     from unweave.grams import LayerGrams
 
+FITTED = ("layers", "transform", "stride", "tf32", "resume", "save_every")
+
 HELP = "Add up, once after training, what every layer sees of the training set: its Grams."
 
 EXAMPLE = """\
@@ -59,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         model = load_model(values)
         train = open_source(values, "train")
         val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
-        settings = {key: values.get("fit", key) for key in ("layers", "transform", "stride", "resume", "save_every")}
+        settings = {key: values.get("fit", key) for key in FITTED}
         grams = unweave.fit(model, unweave.shard(train.loader()), val, progress=report, **settings)
     if not is_first():
         return 0

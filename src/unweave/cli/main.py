@@ -32,6 +32,7 @@ COMMANDS = (
     ("report", "unweave.cli.report"),
     ("demo", "unweave.cli.demo"),
     ("reproduce", "unweave.cli.reproduce"),
+    ("bench", "unweave.cli.bench"),
 )
 """Name and module; a module is imported only when its command or the list of all commands is asked for, and a
 command whose module is not there is not listed."""

@@ -165,6 +165,15 @@ FIT = (
     ),
     Setting(
         "fit",
+        "tf32",
+        kinds.SWITCH,
+        "run float32 convolutions as TF32 on a GPU: faster; requests must run on the same kind of GPU",
+        "true",
+        default=False,
+        used_by=_FIT,
+    ),
+    Setting(
+        "fit",
         "resume",
         kinds.PATH,
         "a folder to keep the sums in as they grow, so that after a crash the same command goes on from there",

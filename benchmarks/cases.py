@@ -1,0 +1,152 @@
+"""The networks and data that benchmarks run on: the paper's three, and a small one that takes seconds on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torch.nn import functional as F
+
+import unweave
+from experiments.data import MEAN, STD, Labelled, first_of_class, load_cifar10
+from experiments.models import ResNet18, allcnn, smallvgg
+
+CIFAR10 = "CIFAR-10"
+TINYIMAGENET = "TinyImageNet"
+RANDOM = "random pixels"
+"""Each class a random pattern, each image its class's pattern and noise: what is timed does not depend on it, but for
+the number of epochs a request takes."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, its data, and two requests, the second of which follows the first."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    train: Labelled
+    val: Labelled
+    first: torch.Tensor
+    """Indices into the training set of what is to be forgotten …"""
+    second: torch.Tensor
+    """… and of what is to be forgotten after that."""
+    pixels: str
+    config: unweave.ForgetConfig
+    papers: unweave.ForgetConfig
+    """The authors' settings, for the plain baseline."""
+    epochs: int
+    """Of training and retraining."""
+    padding: int = 4
+    training_batch: int = 512
+
+    @cached_property
+    def forget(self) -> Labelled:
+        return self.train.where(self.first)
+
+    @cached_property
+    def later(self) -> Labelled:
+        return self.train.where(self.second)
+
+    @cached_property
+    def retain(self) -> Labelled:
+        kept = torch.ones(len(self.train), dtype=torch.bool, device=self.train.x.device)
+        kept[self.first] = False
+        return self.train.where(kept.nonzero().squeeze(1))
+
+
+def toy_net(channels: int = 8, classes: int = 4) -> nn.Module:
+    """Two convolutions and a linear layer, for images of 12 pixels."""
+    return nn.Sequential(
+        *(nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()),
+        *(nn.Conv2d(channels, 2 * channels, 3, 2, padding=1, bias=False), nn.BatchNorm2d(2 * channels), nn.ReLU()),
+        *(nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(8 * channels, classes)),
+    )
+
+
+def patterns(count: int, classes: int, side: int, device: str, *, seed: int, noise: float = 1.0) -> Labelled:
+    """Random pixels [count, 3, side, side], whole bytes before normalising; every seed has the same patterns."""
+    shapes = torch.randn(classes, 3, 4, 4, generator=torch.Generator().manual_seed(0)).to(device)
+    shapes = F.interpolate(shapes, (side, side))
+    labels = torch.arange(count, device=device) % classes
+    generator = torch.Generator(device).manual_seed(seed)
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    parts = []
+    for own in labels.split(10_000):
+        x = torch.randn(len(own), 3, side, side, generator=generator, device=device).mul_(noise).add_(shapes[own])
+        parts.append(x.mul_(24).add_(128).round_().clamp_(0, 255).div_(255).sub_(mean).div_(std))
+    return Labelled(torch.cat(parts), labels)
+
+
+def toy(device: str) -> Case:
+    """Seconds on a CPU."""
+    train, val = patterns(256, 4, 12, device, seed=1, noise=3.0), patterns(128, 4, 12, device, seed=2, noise=3.0)
+    papers = unweave.ForgetConfig.paper("allcnn-cifar10")
+    first, second = (first_of_class(train.y, 0, start, start + 12) for start in (0, 12))
+    return Case(
+        "toy", toy_net, train, val, first, second, RANDOM, unweave.ForgetConfig(), papers, 12, 1, training_batch=64
+    )
+
+
+def cifar10_cases(folder: Path | None, device: str, epochs: int) -> list[Case]:
+    """AllCNN that forgets 500 of class 0, SmallVGG that forgets 100 of each class; random pixels without a folder."""
+    if folder is None:
+        train, val, pixels = patterns(50_000, 10, 32, device, seed=1), patterns(5_000, 10, 32, device, seed=2), RANDOM
+    else:
+        data = load_cifar10(folder, torch.device(device))
+        train, val, pixels = data.train, data.val, CIFAR10
+    of_each = [torch.cat([first_of_class(train.y, c, start, start + 100) for c in range(10)]) for start in (0, 100)]
+    of_one = [first_of_class(train.y, 0, start, start + 500) for start in (0, 500)]
+    config, paper = unweave.ForgetConfig(), unweave.ForgetConfig.paper
+    return [
+        Case("allcnn", allcnn, train, val, *of_one, pixels, config, paper("allcnn-cifar10"), epochs),
+        Case("smallvgg", smallvgg, train, val, *of_each, pixels, config, paper("smallvgg-cifar10"), epochs),
+    ]
+
+
+def tinyimagenet_case(folder: Path | None, device: str, epochs: int) -> Case:
+    """ResNet-18 that forgets the first five of 200 classes, then the next five."""
+    if folder is None:
+        train, val, pixels = (
+            patterns(100_000, 200, 64, device, seed=1),
+            patterns(10_000, 200, 64, device, seed=2),
+            RANDOM,
+        )
+    else:
+        (train, val), pixels = load_tinyimagenet(folder, device), TINYIMAGENET
+    first, second = (
+        torch.cat([first_of_class(train.y, c, 0, 500) for c in range(start, start + 5)]) for start in (0, 5)
+    )
+    papers = unweave.ForgetConfig.paper("resnet18-tinyimagenet")
+    config = unweave.ForgetConfig(task="classes")
+    return Case("resnet18", ResNet18, train, val, first, second, pixels, config, papers, epochs, 8)
+
+
+def load_tinyimagenet(folder: Path, device: str) -> tuple[Labelled, Labelled]:
+    """Training and validation images from the official folder, classes in the order of their names.
+
+    Raises:
+        FileNotFoundError: not the official layout (train/CLASS/images, val/val_annotations.txt).
+    """
+    classes = sorted(path.name for path in (folder / "train").iterdir())
+    known = {name: number for number, name in enumerate(classes)}
+    train = [(path, known[name]) for name in classes for path in sorted((folder / "train" / name / "images").iterdir())]
+    lines = [line.split("\t") for line in (folder / "val/val_annotations.txt").read_text().splitlines()]
+    val = [(folder / "val/images" / line[0], known[line[1]]) for line in lines]
+    return _read(train, device), _read(val, device)
+
+
+def _read(files: list[tuple[Path, int]], device: str) -> Labelled:
+    pixels = np.empty((len(files), 64, 64, 3), np.uint8)
+    for row, (path, _) in zip(pixels, files, strict=True):
+        with Image.open(path) as image:
+            row[:] = np.asarray(image.convert("RGB"))
+    x = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float().div_(255)
+    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
+    labels = torch.tensor([label for _, label in files], device=device)
+    return Labelled(x.sub_(mean).div_(std).contiguous(), labels)

@@ -1,0 +1,51 @@
+"""What a benchmark is told, and the document it gives back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.provenance import provenance
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The same for every benchmark; each takes what it needs."""
+
+    device: str = "cpu"
+    quick: bool = False
+    """Small enough for two CPU cores and a few seconds; the numbers say nothing."""
+    repeats: int = 5
+    slow_repeats: int = 5
+    """Of what takes long: retraining, the plain and the authors' request, other methods."""
+    networks: tuple[str, ...] = ()
+    """Of side-by-side; empty: all of them."""
+    epochs: int = 30
+    """Of training and retraining with the fast trainer."""
+    reference: Path | None = None
+    """A checkout of the authors' repository."""
+    cifar10: Path | None = None
+    tinyimagenet: Path | None = None
+    seed: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values without the machine's paths: only whether they were given."""
+        plain = asdict(self) | {
+            name: getattr(self, name) is not None for name in ("reference", "cifar10", "tinyimagenet")
+        }
+        return plain | {"networks": list(self.networks)}
+
+
+def document(name: str, options: Options, began: float, **content: Any) -> Document:
+    """A result with what it was made by; ``began`` is ``time.perf_counter()`` at the start."""
+    return {
+        "benchmark": name,
+        "made_by": provenance(),
+        "settings": options.as_dict(),
+        "seconds": time.perf_counter() - began,
+        **content,
+    }

@@ -1,0 +1,197 @@
+"""Fit, a request and the request after it, against retraining, the plain version, the authors' code and other methods.
+
+    unweave bench side-by-side --device cuda --cifar10 FOLDER [--tinyimagenet FOLDER] [--reference CHECKOUT]
+
+Everything in one run, on the same weights and data, which lie on the device: median, least and most of the seconds by
+the wall clock after a first time that does not count. ``request`` has the Grams on the device, ``request, Grams in main
+memory`` has not; ``request, not captured`` takes its steps one kernel at a time.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+import unweave
+from benchmarks.authors import run_authors
+from benchmarks.cases import Case, cifar10_cases, tinyimagenet_case, toy
+from benchmarks.options import Document, Options, document
+from benchmarks.others import call_of, supplies
+from benchmarks.plain import plain_forget, plain_grams
+from benchmarks.timing import summed_up, timed
+from experiments.fast_training import train_fast
+from experiments.training import error
+from unweave import captured
+from unweave.baselines import BASELINES
+from unweave.rest import at_rest, fingerprint
+
+FIT_BATCH = 512
+
+
+def run(options: Options) -> Document:
+    """One entry a network, and what was left out with the reason."""
+    began = time.perf_counter()
+    networks = {}
+    for case in _cases(options):
+        print(f"{case.name} ({case.pixels})", flush=True)
+        networks[case.name] = Comparison(case, options).run()
+    return document("side-by-side", options, began, networks=networks)
+
+
+def _cases(options: Options) -> list[Case]:
+    if options.quick:
+        return [toy(options.device)]
+    wanted = options.networks or ("allcnn", "smallvgg", "resnet18")
+    cases = []
+    if {"allcnn", "smallvgg"} & set(wanted):
+        cases += cifar10_cases(options.cifar10, options.device, options.epochs)
+    if "resnet18" in wanted:
+        cases.append(tinyimagenet_case(options.tinyimagenet, options.device, options.epochs))
+    return [case for case in cases if case.name in wanted]
+
+
+class Comparison:
+    """All ways on one network."""
+
+    def __init__(self, case: Case, options: Options) -> None:
+        self.case, self.options, self.device = case, options, options.device
+        self.rows: dict[str, Any] = {}
+        self.left_out: dict[str, str] = {}
+        self.val = case.val.batches()
+
+    def run(self) -> dict[str, Any]:
+        """Time every way, the quick ones first."""
+        case = self.case
+        train = functools.partial(
+            train_fast,
+            case.build,
+            seed=self.options.seed,
+            epochs=case.epochs,
+            padding=case.padding,
+            batch_size=case.training_batch,
+        )
+        self.net = train(case.train)
+        self._ours()
+        self._plain()
+        retrained = self._time("retrain", lambda: train(case.retain), slow=True, warm=0)  # training was the warm-up
+        self.rows["retrain"] |= self._errors(retrained)
+        self._others()
+        self._authors(retrained)
+        return {
+            "pixels": case.pixels,
+            "training samples": len(case.train),
+            "forget samples": len(case.forget),
+            "task": case.config.task,
+            "config": case.config.resolved().as_dict(),
+            "papers config": case.papers.resolved().as_dict(),
+            "epochs of training": case.epochs,
+            "original": self._errors(self.net),
+            "ways": self.rows,
+            "left out": self.left_out,
+        }
+
+    def _time(self, name: str, work: Callable[[], Any], *, slow: bool = False, warm: int = 1) -> Any:
+        repeats = self.options.slow_repeats if slow else self.options.repeats
+        made, taken = timed(work, self.device, repeats, warm)
+        self.rows[name] = summed_up(taken)
+        row = self.rows[name]
+        print(f"  {name}: {row['median']:.3f} s ({row['min']:.3f} to {row['max']:.3f})", flush=True)
+        return made
+
+    def _errors(self, net: nn.Module) -> dict[str, float]:
+        """In percent, on what speed must not cost: what was forgotten, retained, and never seen."""
+        case = self.case
+        sets = {"forget error": case.forget, "retained error": case.retain, "validation error": case.val}
+        return {name: error(net, part) for name, part in sets.items()}
+
+    # ------------------------------------------------------------------------------------------------------- ours
+
+    def _ours(self) -> None:
+        case, batches = self.case, self.case.train.batches(FIT_BATCH)
+        self._time("forward pass", lambda: _forward(self.net, batches))
+        grams = self._time("fit", lambda: unweave.fit(self.net, batches, self.val))
+        here = grams.to(self.device)
+        self._time("eigendecompositions", lambda: unweave.CoreSpace.from_grams(here, case.config.gamma))
+        first = self._request("request", self.net, case.forget.batches(), here)
+        again = (first.model, case.later.batches(), first.grams)
+        self._request("request after it", *again, readout=False)
+        if self.device != "cpu":
+            other = self._request("request, Grams in main memory", self.net, case.forget.batches(), grams)
+            with mock.patch.object(captured, "EAGER", 10**9):
+                eager = self._request("request, not captured", self.net, case.forget.batches(), here)
+            ends = {fingerprint(result.model) for result in (first, other, eager)}
+            self.rows["request, not captured"]["same weights as the others"] = len(ends) == 1
+
+    def _request(self, name: str, net: nn.Module, forget: Any, grams: Any, readout: bool = True) -> Any:
+        config = self.case.config
+        result = self._time(name, lambda: unweave.forget(net, forget, grams, self.val, config))
+        self.rows[name] |= {"ok": result.ok, "epochs": len(result.history) - 1, "stopped": result.stopped}
+        if readout:
+            self.rows[name] |= self._errors(result.model)
+        return result
+
+    # ----------------------------------------------------------------------------------------------------- theirs
+
+    def _plain(self) -> None:
+        case, batches, papers = self.case, self.case.train.batches(FIT_BATCH), self.case.papers.resolved()
+        grams = self._time("plain fit", lambda: plain_grams(self.net, batches))
+        work = functools.partial(plain_forget, self.net, case.forget.batches(), grams, self.val, papers)
+        plain_forget(self.net, case.forget.batches(), grams, self.val, replace(papers, epochs=1))  # the warm-up
+        result = self._time("plain request", work, slow=True, warm=0)
+        self.rows["plain request"] |= {"epochs": len(result.history) - 1, "stopped": result.stopped}
+        self.rows["plain request"] |= self._errors(result.model)
+
+    def _others(self) -> None:
+        supply = supplies(self.case, self.net)
+        for name, method in BASELINES.items():
+            work = call_of(method, supply)
+            if isinstance(work, str):
+                self.left_out[name] = work
+                continue
+            try:
+                result = self._time(name, work, slow=True, warm=0)
+            except (RuntimeError, ValueError, TypeError) as error:  # one method that fails must not cost the others
+                self.left_out[name] = f"failed: {type(error).__name__}: {error}"
+                print(f"  {name}: {self.left_out[name]}", flush=True)
+                continue
+            self.rows[name] |= {"title": method.title, "ok": result.ok, "stopped": result.stopped}
+            self.rows[name] |= {"needs": sorted(method.needs)} | self._errors(result.model)
+
+    def _authors(self, retrained: nn.Module) -> None:
+        if self.options.reference is None:
+            self.left_out["authors"] = "not run: no checkout of their repository was given (--reference PATH)"
+            return
+        found = run_authors(self.options.reference, self.case, self.net, retrained, self.options.slow_repeats)
+        self.left_out |= found.left_out
+        for name, row in found.rows.items():
+            self.rows[name] = row
+            print(f"  {name}: {row['median']:.3f} s ({row['min']:.3f} to {row['max']:.3f})", flush=True)
+        for name, why in found.left_out.items():
+            print(f"  {name}: {why}", flush=True)
+
+
+def _forward(net: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    """In full float32, as fit does it: exact subtraction needs that."""
+    with at_rest(net):
+        for x, _ in batches:
+            net(x)
+
+
+def table(result: Document) -> str:
+    """For a screen: a way a line."""
+    lines = []
+    for network, entry in result["networks"].items():
+        lines.append(f"{network}, {entry['pixels']}, forgets {entry['forget samples']} of {entry['training samples']}")
+        lines += [
+            f"  {name:<34}{row['median']:>10.3f} s  {row['min']:.3f} to {row['max']:.3f}"
+            for name, row in entry["ways"].items()
+        ]
+        lines += [f"  {name:<34}{why}" for name, why in entry["left out"].items()]
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""Every benchmark by its name, and how its result is kept: results/bench-NAME-DEVICE.json, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import eigen, fit_pass, gram_kernels, growth, side_by_side
+from benchmarks.authors import require_reference
+from benchmarks.options import Document, Options
+from unweave.errors import ConfigError, StoreError
+from unweave.files import write_atomically
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """What it measures, in a line; how to run it; and what of its result goes on the screen."""
+
+    about: str
+    run: Callable[[Options], Document]
+    table: Callable[[Document], str]
+
+
+BENCHMARKS = {
+    "side-by-side": Benchmark(
+        "fit and requests against retraining, the plain method, the authors' code and other methods",
+        side_by_side.run,
+        side_by_side.table,
+    ),
+    "growth": Benchmark("seconds and memory against samples, classes, width, depth, image", growth.run, growth.table),
+    "eigen": Benchmark("eigendecompositions and other ways to the same projector", eigen.run, eigen.table),
+    "fit": Benchmark("the pass over a data set against a forward pass", fit_pass.run, fit_pass.table),
+    "gram": Benchmark("the two ways to a convolution's Gram", gram_kernels.run, gram_kernels.table),
+}
+
+
+def place_of(name: str, options: Options, folder: Path) -> Path:
+    """A quick run has a name of its own: it says nothing, and must not replace what does."""
+    device = options.device.partition(":")[0]
+    if name == "side-by-side" and options.networks and not options.quick:
+        name = "-".join([name, *options.networks])  # so that networks can be run one after the other
+    return folder / f"bench-{name}-{device}{'-quick' if options.quick else ''}.json"
+
+
+def check(names: Sequence[str], options: Options) -> list[str]:
+    """The names to run, all of them if none was given; whatever can be known to fail fails here, before the work.
+
+    Raises:
+        ConfigError: an unknown name or network, or an authors' checkout that cannot be run.
+    """
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        raise ConfigError(f"Unknown benchmark: {', '.join(unknown)}. Supported: {', '.join(BENCHMARKS)}.")
+    strange = sorted(set(options.networks) - {"allcnn", "smallvgg", "resnet18"})
+    if strange:
+        raise ConfigError(f"Unknown network: {', '.join(strange)}. Supported: allcnn, smallvgg, resnet18.")
+    for name, folder in {"cifar10": options.cifar10, "tinyimagenet": options.tinyimagenet}.items():
+        if folder is not None and not folder.is_dir():
+            raise ConfigError(f"--{name} {folder} is no folder. Give the one that holds the images, or leave it out.")
+    chosen = [name for name in BENCHMARKS if name in names] or list(BENCHMARKS)
+    if options.reference is not None and "side-by-side" in chosen:
+        require_reference(options.reference, options.device)
+    return chosen
+
+
+def run(names: Sequence[str], options: Options, folder: Path) -> list[Path]:
+    """Run some benchmarks, print their tables, and keep each result as soon as it is there.
+
+    Raises:
+        ConfigError: see :func:`check`.
+        StoreError: the folder cannot be made or written.
+    """
+    chosen = check(names, options)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"Cannot make {folder}: {error.strerror or error}. Choose another place.") from error
+    written = []
+    for name in chosen:
+        print(f"== {name}: {BENCHMARKS[name].about}", flush=True)
+        result = BENCHMARKS[name].run(options)
+        place = place_of(name, options, folder)
+        write_atomically(place, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+        written.append(place)
+        print(BENCHMARKS[name].table(result))
+        print(f"{result['seconds']:.1f} s; wrote {place}", flush=True)
+    return written

@@ -1,0 +1,161 @@
+"""``unweave bench``: every benchmark runs in its quick form and leaves a result that says what it was made by."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from toy_project import Cli
+
+import unweave
+from benchmarks import others, side_by_side, suite
+from benchmarks.cases import toy
+from benchmarks.options import Options
+from unweave.baselines import BaselineResult, Method
+from unweave.cli import bench
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("bench")
+    suite.run([], Options(quick=True, repeats=1, slow_repeats=1), folder)
+    return {path.name: json.loads(path.read_text("utf-8")) for path in folder.iterdir()}
+
+
+def test_every_benchmark_leaves_a_result_with_what_it_was_made_by(results: dict[str, Any]) -> None:
+    assert set(results) == {f"bench-{name}-cpu-quick.json" for name in suite.BENCHMARKS}
+    for result in results.values():
+        assert {"commit", "torch", "processors", "gpu", "date"} <= set(result["made_by"])
+        assert result["settings"]["quick"] is True
+        assert result["seconds"] > 0
+
+
+def test_side_by_side_times_every_way_and_says_what_was_left_out(results: dict[str, Any]) -> None:
+    toy_net = results["bench-side-by-side-cpu-quick.json"]["networks"]["toy"]
+    wanted = {"forward pass", "fit", "request", "request after it", "plain fit", "plain request", "retrain"}
+    assert wanted <= set(toy_net["ways"])
+    for row in toy_net["ways"].values():
+        assert 0 < row["min"] <= row["median"] <= row["max"]
+    assert toy_net["pixels"] == "random pixels"
+    assert "--reference" in toy_net["left out"]["authors"]
+    assert {"forget error", "retained error", "validation error"} <= set(toy_net["ways"]["request"])
+
+
+def test_growth_has_an_exponent_for_every_axis_and_a_fixed_number_of_epochs(results: dict[str, Any]) -> None:
+    result = results["bench-growth-cpu-quick.json"]
+    assert result["problem"]["stop"] == "epochs"
+    assert set(result["axes"]) == {"forget_samples", "training_samples", "classes", "width", "depth", "image"}
+    # Bytes are counted, not timed: a request's activations are as many as its samples, and Grams are quadratic in d.
+    assert result["axes"]["forget_samples"]["exponents"]["request"]["bytes"]["all"]["exponent"] > 0.7
+    assert 1.5 < result["axes"]["width"]["exponents"]["space"]["bytes"]["all"]["exponent"] < 2.1
+    assert result["axes"]["training_samples"]["exponents"]["space"]["bytes"]["all"]["exponent"] == pytest.approx(0)
+
+
+def test_eigen_measures_what_each_way_is_off_by(results: dict[str, Any]) -> None:
+    result = results["bench-eigen-cpu-quick.json"]
+    ways = result["sizes"][-1]["ways"]
+    assert ways["sign function, 40 steps"]["distance"] < 1e-6
+    assert ways["perturbation, 1 step"]["distance"] < ways["the basis of before"]["distance"]
+    assert any("extrapolated" in key for key in result["laws"]["eigh"])
+
+
+def test_the_command_runs_one_by_name_and_prints_its_table(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("bench", "eigen", "--quick", "--device", "cpu", "--out", str(tmp_path))
+    assert shown.code == 0, shown.err
+    assert "extrapolated to 50000" in shown.out
+    assert [path.name for path in tmp_path.iterdir()] == ["bench-eigen-cpu-quick.json"]
+
+
+def test_a_real_run_has_another_name_than_a_quick_one() -> None:
+    assert suite.place_of("eigen", Options(device="cuda:1"), Path("r")) == Path("r/bench-eigen-cuda.json")
+    one = Options(device="cuda", networks=("allcnn",))
+    assert suite.place_of("side-by-side", one, Path("r")) == Path("r/bench-side-by-side-allcnn-cuda.json")
+
+
+@pytest.mark.parametrize(
+    "words, said",
+    [
+        (["nothing"], "Unknown benchmark: nothing. Supported: side-by-side"),
+        (["side-by-side", "--networks", "vgg"], "Unknown network: vgg. Supported: allcnn"),
+        (["--device", "tpu"], "Invalid --device: 'tpu'. Supported: cpu, cuda"),
+        (["side-by-side", "--cifar10", "nowhere"], "--cifar10 nowhere is no folder"),
+        (["side-by-side", "--reference", "nowhere"], "not a checkout of the authors' repository"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_the_work(cli: Cli, tmp_path: Path, words: list[str], said: str) -> None:
+    shown = cli("bench", *words, "--quick", "--out", str(tmp_path / "out"))
+    assert shown.code == 1
+    assert said in shown.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_outside_of_a_checkout_it_says_where_to_run_it(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unweave, "__file__", str(tmp_path / "site/lib/unweave/__init__.py"))
+    monkeypatch.chdir(tmp_path)
+    shown = cli("bench", "--quick")
+    assert shown.code == 1
+    assert "unweave bench runs from a checkout" in shown.err
+    assert "Clone" in shown.err
+
+
+def test_the_current_folder_may_be_the_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = bench.checkout()
+    monkeypatch.setattr(unweave, "__file__", str(tmp_path / "site/lib/unweave/__init__.py"))
+    monkeypatch.chdir(root)
+    assert bench.checkout() == root
+
+
+# ------------------------------------------------------------------------------------------------------ other methods
+
+
+@dataclass(frozen=True)
+class Settings:
+    epochs: int = 1
+
+
+def unchanged(model: nn.Module, forget_loader: Any, retain_loader: Any, *, val: Any = None, config: Any = None) -> Any:
+    assert sum(len(y) for _, y in forget_loader) == 12
+    assert sum(len(y) for _, y in retain_loader) == 244
+    return BaselineResult(model, [], "at once", True, config, 0.0)
+
+
+def asking(model: nn.Module, forget_loader: Any, importances: Any) -> Any:
+    raise AssertionError("nobody has importances")
+
+
+def failing(model: nn.Module, forget_loader: Any) -> Any:
+    raise RuntimeError("out of luck")
+
+
+def method(run: Any, *needs: str) -> Method:
+    return Method("m", "M", run, Settings, frozenset(needs), "nobody")
+
+
+def test_other_methods_are_timed_with_the_data_they_ask_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {
+        "m": method(unchanged, "forget", "retain"),
+        "n": method(asking, "forget", "importances"),
+        "o": method(failing, "forget"),
+    }
+    monkeypatch.setattr(side_by_side, "BASELINES", there)
+    comparison = side_by_side.Comparison(toy("cpu"), Options(quick=True, repeats=1, slow_repeats=2))
+    comparison.net = comparison.case.build().eval()
+    comparison._others()
+    assert len(comparison.rows["m"]["seconds"]) == 2
+    assert comparison.rows["m"]["needs"] == ["forget", "retain"]
+    assert comparison.left_out == {
+        "n": "not run: nothing here to give it as importances",
+        "o": "failed: RuntimeError: out of luck",
+    }
+
+
+def test_a_method_that_needs_what_a_default_hides_is_not_run() -> None:
+    case = toy("cpu")
+    why = others.call_of(method(unchanged, "forget", "trainer"), others.supplies(case, case.build()))
+    assert why == "not run: it needs trainer"
