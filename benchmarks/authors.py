@@ -24,7 +24,8 @@ from torch import Tensor, nn
 from benchmarks.cases import Case
 from benchmarks.provenance import commit_of
 from benchmarks.timing import summed_up
-from experiments.data import MEAN, STD, Labelled
+from experiments.data import Labelled
+from experiments.images import MEAN, STD
 from unweave.errors import ConfigError
 
 NEEDED = (

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 from torch.nn import functional as F
 
 import unweave
-from experiments.data import MEAN, STD, Labelled, first_of_class, load_cifar10
+from experiments.data import Labelled, first_of_class, load_cifar10, load_tinyimagenet
+from experiments.images import MEAN, STD
 from experiments.models import ResNet18, allcnn, smallvgg
 
 CIFAR10 = "CIFAR-10"
@@ -118,35 +117,11 @@ def tinyimagenet_case(folder: Path | None, device: str, epochs: int) -> Case:
             RANDOM,
         )
     else:
-        (train, val), pixels = load_tinyimagenet(folder, device), TINYIMAGENET
+        data = load_tinyimagenet(folder, torch.device(device))
+        train, val, pixels = data.train, data.val, TINYIMAGENET
     first, second = (
         torch.cat([first_of_class(train.y, c, 0, 500) for c in range(start, start + 5)]) for start in (0, 5)
     )
     papers = unweave.ForgetConfig.paper("resnet18-tinyimagenet")
     config = unweave.ForgetConfig(task="classes")
     return Case("resnet18", ResNet18, train, val, first, second, pixels, config, papers, epochs, 8)
-
-
-def load_tinyimagenet(folder: Path, device: str) -> tuple[Labelled, Labelled]:
-    """Training and validation images from the official folder, classes in the order of their names.
-
-    Raises:
-        FileNotFoundError: not the official layout (train/CLASS/images, val/val_annotations.txt).
-    """
-    classes = sorted(path.name for path in (folder / "train").iterdir())
-    known = {name: number for number, name in enumerate(classes)}
-    train = [(path, known[name]) for name in classes for path in sorted((folder / "train" / name / "images").iterdir())]
-    lines = [line.split("\t") for line in (folder / "val/val_annotations.txt").read_text().splitlines()]
-    val = [(folder / "val/images" / line[0], known[line[1]]) for line in lines]
-    return _read(train, device), _read(val, device)
-
-
-def _read(files: list[tuple[Path, int]], device: str) -> Labelled:
-    pixels = np.empty((len(files), 64, 64, 3), np.uint8)
-    for row, (path, _) in zip(pixels, files, strict=True):
-        with Image.open(path) as image:
-            row[:] = np.asarray(image.convert("RGB"))
-    x = torch.from_numpy(pixels).to(device).permute(0, 3, 1, 2).float().div_(255)
-    mean, std = (torch.tensor(values, device=device).view(1, 3, 1, 1) for values in (MEAN, STD))
-    labels = torch.tensor([label for _, label in files], device=device)
-    return Labelled(x.sub_(mean).div_(std).contiguous(), labels)

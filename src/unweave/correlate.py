@@ -94,7 +94,7 @@ class Correlation:
         """Add the products of a box of tiles that begins at pixel ``first`` of the left maps."""
         width, whole = [t + r - 1 for t, r in zip(self.tiles, self.counts, strict=True)], [0] * len(low)
         start = [f + e for f, e in zip(first, low, strict=True)]
-        if fits(self.of_window, a[0]):
+        if fits(len(self.of_window), len(low), a[0].device.type):
             left = points_of(self._fused[0], len(self.of_tile), a, first, tiles, self.tiles, self.tiles)
             right = points_of(self._fused[1], len(self.of_tile), b, start, tiles, self.tiles, width)
             self.sums.baddbmm_(left.mT, right, alpha=times)

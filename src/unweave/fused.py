@@ -33,10 +33,9 @@ def has_triton() -> bool:
     return importlib.util.find_spec("triton") is not None
 
 
-def fits(transform: Tensor, maps: Tensor) -> bool:
-    """Whether the kernel can take tiles of maps [N, groups, C, *sizes] to points by a transform [points, pixels]."""
-    small = 1 < len(transform) <= MOST and transform.shape[1] <= MOST
-    return small and maps.is_cuda and maps.dim() in (4, 5) and has_triton()
+def fits(points: int, axes: int, device: str) -> bool:
+    """Whether the kernel can take windows with so many pixels, on so many axes, to as many points on a device."""
+    return device == "cuda" and 1 < points <= MOST and axes <= 2 and has_triton()
 
 
 def padded(transform: Tensor) -> Tensor:

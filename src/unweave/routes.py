@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 
 from unweave.correlate import CHUNK_ELEMENTS, tile_for
+from unweave.fused import fits
 from unweave.patches import Patches, patch_elements
 from unweave.products import block_of
 from unweave.structured import bundles_of, offsets
@@ -102,8 +103,9 @@ def work_of_correlations(patches: Patches, device: str) -> Work:
         tiles = samples * math.prod(-(-line // t) for line, t in zip(lines, tile, strict=True))
         parts = groups * (1 + len(more))
         numbers = tiles * parts * wide
-        transforms = numbers * points * held if points > 1 else 0
         chunks = math.ceil(numbers * points / budget)
-        moved = numbers * (held + 2 * points) + chunks * points * parts * wide**2
+        fused = fits(points, len(tile), device)
+        transforms = 0 if fused or points == 1 else numbers * points * held
+        moved = numbers * (2 * points + (0 if fused else held)) + chunks * points * parts * wide**2
         total += Work(numbers * points * max(wide, NARROW), transforms, moved, chunks)
     return total

@@ -13,7 +13,7 @@ import torch
 import unweave
 from benchmarks import authors, authors_child
 from benchmarks.cases import Case, patterns, toy
-from experiments.data import MEAN, STD
+from experiments.images import MEAN, STD
 from experiments.models import allcnn
 from unweave.errors import ConfigError
 

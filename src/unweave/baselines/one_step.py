@@ -118,7 +118,7 @@ def trainable(net: nn.Module) -> dict[str, nn.Parameter]:
 def error_of(net: nn.Module, loader: Loader, what: str) -> float:
     """Percent of the samples whose label the model does not predict."""
     wrong, total = torch.zeros((), dtype=torch.long, device=device_of(net)), 0
-    with at_rest(net, exact=False):
+    with at_rest(net, convolutions=None):
         for inputs, labels in checked(loader, what, device_of(net)):
             wrong += (logits_of(net, inputs, labels).argmax(1) != labels).sum()
             total += len(labels)

@@ -164,7 +164,7 @@ def _join(some: Inputs, others: Inputs) -> Inputs:
 
 def _classes(training: Training, samples: Samples) -> int:
     """How many classes the network knows; and the labels are checked before they are drawn from."""
-    with at_rest(training.net, exact=False):
+    with at_rest(training.net, convolutions=None):
         inputs, labels, _ = next(samples.batches(1))
         classes = training.logits(inputs, labels)[0].shape[1]
     if not 0 <= int(samples.labels.min()) <= int(samples.labels.max()) < classes:

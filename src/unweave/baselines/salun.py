@@ -75,7 +75,7 @@ def saliency_masks(training: Training, forget: Loader, share: float) -> dict[nn.
     """
     weights = training.moving
     pulls = [torch.zeros_like(p) for p in weights]
-    with at_rest(training.net, gradients=True, exact=False):
+    with at_rest(training.net, gradients=True, convolutions=None):
         for inputs, labels in training.batches(forget, "forget"):
             loss = F.cross_entropy(*training.logits(inputs, labels))
             found = torch.autograd.grad(loss, weights, allow_unused=True, materialize_grads=True)

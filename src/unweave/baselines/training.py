@@ -100,7 +100,7 @@ class Training:
     def observe(self, loader: Loader, what: str) -> Outcomes:
         """How the network behaves on a loader as it is now, in eval mode."""
         doubts = Doubts(later=self.device.type != "cpu")
-        with at_rest(self.net, exact=False):
+        with at_rest(self.net, convolutions=None):
             return observe(self.net, checked(loader, what, self.device, doubts), doubts)
 
     def state(self) -> State:
