@@ -59,7 +59,7 @@ def test_help_teaches_with_an_example(cli: Cli, command: str) -> None:
     assert f"  unweave {command}" in shown.out.partition("example")[2]
 
 
-@pytest.mark.parametrize("command", ["reproduce", "verify"])
+@pytest.mark.parametrize("command", ["verify"])
 def test_what_is_not_built_is_not_there(cli: Cli, command: str) -> None:
     assert not re.search(rf"^\s+{command}\b", cli("--help").out, re.MULTILINE)
     assert cli(command).code == 2
