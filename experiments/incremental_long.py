@@ -15,7 +15,6 @@ from typing import Any
 
 from experiments.chains import chain
 from experiments.jobs import Job
-from experiments.provenance import made_by
 from experiments.readout import logits_of, percent_wrong
 from experiments.settings import Case, Setting, step_alone
 from experiments.sources import recipe_of
@@ -69,7 +68,7 @@ def _run(work: Work, setting: Setting, per_class: int, steps: int, method: str, 
         reached.append(step.story["ok"])
         if curve[0] - curve[-1] > END:
             break
-    made = {"seconds": sum(seconds), "made_by": made_by(work.device), "config": step.story["config"]}
+    made = {"seconds": sum(seconds), "config": step.story["config"]}
     return {"per class": per_class, "test accuracy": curve, "step seconds": seconds, "ok": reached, **made}
 
 

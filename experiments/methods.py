@@ -59,7 +59,7 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
         preset = unweave.ForgetConfig.paper(case.setting.preset)
         if case.task == "classes" and preset.task == "samples":  # no settings shipped: see experiments.class_smallvgg
             preset = replace(preset, task="classes", stop="epochs", max_damage=5.0)
-        return preset, "one"
+        return preset, "one" if case.setting.strided else "layer"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
     return unweave.ForgetConfig(task=case.task), "layer"

@@ -19,7 +19,6 @@ import unweave
 from experiments.jobs import Job
 from experiments.loaders import Shuffled
 from experiments.methods import Outcome, capped, fitted_to, pgu_story, title_of
-from experiments.provenance import made_by
 from experiments.readout import logits_of, percent_wrong
 from experiments.settings import Setting
 from experiments.sources import recipe_of
@@ -72,7 +71,7 @@ def _run(work: Work, setting: Setting, budget: int, method: str, seed: int) -> d
         settings = chosen(work, setting, method) if method in WARNECKE else {}
         outcome = repair(work, setting, budget, method, seed, settings)
     accuracies = accuracies_of(work, setting, budget, outcome)
-    return {"accuracy": accuracies, "seconds": outcome.seconds, **outcome.story, "made_by": made_by(work.device)}
+    return {"accuracy": accuracies, "seconds": outcome.seconds, **outcome.story}
 
 
 def repair(
@@ -86,7 +85,7 @@ def repair(
         config = unweave.ForgetConfig(task="poison")
         if method == "pgu":
             config = unweave.ForgetConfig.paper(setting.poison_preset)
-        stride = "one" if method == "pgu" else "layer"
+        stride = "one" if method == "pgu" and setting.strided else "layer"
         grams, fitted = work.grams(setting, seed, with_poison(budget), stride)
         result, seconds = work.timed(lambda: unweave.forget(net, wrong, grams, val, capped(work, config)))
         return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 
 from experiments.jobs import Done, Job, run_jobs
+from experiments.provenance import made_by
 from experiments.settings import PAPER, QUICK, Scale
 from experiments.work import Work
 from unweave.cli.reproduce import STAGES, add_options
@@ -155,7 +156,8 @@ def _done(work: Work, jobs: Sequence[Job], say: Say, workers: Literal["here", "r
     folder = jobs[0].name.rpartition("/")[0]
     leaves = [replace(job, name=job.name.rpartition("/")[2]) for job in jobs]
     resources = {"num_gpus": 1.0} if work.device.type == "cuda" else {}
-    return list(run_jobs(leaves, work.rows / folder, workers=workers, resources=resources, say=say).values())
+    options = {"resources": resources, "made_by": made_by(work.device), "say": say}
+    return list(run_jobs(leaves, work.rows / folder, workers=workers, **options).values())
 
 
 def _only_problems(say: Say) -> Say:

@@ -15,7 +15,6 @@ from torch import nn
 
 from experiments.jobs import Job
 from experiments.methods import forget_by
-from experiments.provenance import made_by
 from experiments.readout import read_out
 from experiments.settings import Case
 from experiments.sources import recipe_of
@@ -31,10 +30,10 @@ def row_name(case: Case, method: str, seed: int) -> str:
     return f"{case.setting.name}/{case.name}/{method}/{seed}"
 
 
-def job(work: Work, case: Case, method: str, seed: int, run: Callable[[], Result]) -> Job:
+def job(case: Case, method: str, seed: int, run: Callable[[], Result], **more: Any) -> Job:
     """A job with the settings that tell it from others of its name."""
     settings = {"recipe": recipe_of(case.setting).settings(), "case": case.name, "method": method, "seed": seed}
-    return Job(row_name(case, method, seed), run, settings)
+    return Job(row_name(case, method, seed), run, {**settings, **more})
 
 
 def original_job(work: Work, case: Case, seed: int) -> Job:
@@ -44,7 +43,7 @@ def original_job(work: Work, case: Case, seed: int) -> Job:
         net = work.network(case.setting, FULL, seed)
         return described(work, case, net, work.seconds_to_train(case.setting, FULL, seed), {})
 
-    return job(work, case, "original", seed, run)
+    return job(case, "original", seed, run)
 
 
 def retrained_job(work: Work, case: Case, seed: int) -> Job:
@@ -54,12 +53,12 @@ def retrained_job(work: Work, case: Case, seed: int) -> Job:
         key = case.setting, retained(case), RETRAINED_SEEDS + seed
         return described(work, case, work.network(*key), work.seconds_to_train(*key), {})
 
-    return job(work, case, "retrained", seed, run)
+    return job(case, "retrained", seed, run)
 
 
 def method_job(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None = None) -> Job:
     """The original network made to forget; a baseline takes the settings that tuning chose."""
-    return job(work, case, method, seed, partial(_by_method, work, case, method, seed, settings))
+    return job(case, method, seed, partial(_by_method, work, case, method, seed, settings))
 
 
 def _by_method(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None) -> Result:
@@ -68,22 +67,20 @@ def _by_method(work: Work, case: Case, method: str, seed: int, settings: dict[st
     return described(work, case, outcome.net, outcome.seconds, outcome.story)
 
 
-def variant_job(
-    work: Work, case: Case, name: str, method: str, seed: int, settings: dict[str, Any], **more: Any
-) -> Job:
+def variant_job(work: Work, case: Case, name: str, method: str, seed: int, settings: dict[str, Any]) -> Job:
     """A method with some settings changed, kept under a name of its own."""
 
     def run() -> Result:
         outcome = forget_by(work, case, method, seed, settings)
-        return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **more})
+        return described(work, case, outcome.net, outcome.seconds, outcome.story)
 
-    return job(work, case, name, seed, run)
+    return job(case, name, seed, run, changed=settings)
 
 
 def described(work: Work, case: Case, net: nn.Module, seconds: float, story: dict[str, Any]) -> Result:
     """The row and the arrays of one network."""
     errors, arrays = read_out(net, case, work.parts(case))
-    return {"errors": errors, "seconds": seconds, **story, "made_by": made_by(work.device)}, arrays
+    return {"errors": errors, "seconds": seconds, **story}, arrays
 
 
 def both_kinds(work: Work, case: Case, seeds: Sequence[int]) -> list[Job]:

@@ -37,6 +37,8 @@ class Setting:
     preset: str
     """The authors' settings for it, see ``unweave.presets``."""
     poison_preset: str = "smallvgg-cifar10-poison"
+    strided: bool = True
+    """Whether it has strided convolutions, which the authors' code reads at every pixel."""
     epochs: int | None = None
     """In place of the recipe's, for ``--quick``."""
     limit: int | None = None
@@ -100,7 +102,7 @@ class Scale:
 PAPER = Scale(
     "paper",
     Setting("allcnn-cifar10", "cifar10", 10, allcnn, "allcnn-cifar10", "allcnn-cifar10"),
-    Setting("smallvgg-cifar10", "cifar10", 10, smallvgg, "smallvgg-cifar10", "smallvgg-cifar10"),
+    Setting("smallvgg-cifar10", "cifar10", 10, smallvgg, "smallvgg-cifar10", "smallvgg-cifar10", strided=False),
     Setting("resnet18-tinyimagenet", "tinyimagenet", 200, ResNet18, "resnet18-tiny", "resnet18-tinyimagenet"),
 )
 

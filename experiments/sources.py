@@ -26,6 +26,8 @@ def load(setting: Setting, folder: Path | None, device: torch.device) -> Cifar10
     if setting.data == "embedded":
         found = data_sets.load_embedded(device, setting.limit or 300)
         return found if setting.limit is None else replace(found, **_some_of(found, setting.limit // 3))
+    if folder is not None and (folder / setting.data).exists():
+        folder = folder / setting.data  # one folder for all data sets
     return data_sets.load(setting.data, folder, device)
 
 

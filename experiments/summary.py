@@ -49,7 +49,7 @@ def _files(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _origins(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
-    return [row["result"]["made_by"] for row in _files(work, prefixes) if "made_by" in row["result"]]
+    return [row["made_by"] for row in _files(work, prefixes)]
 
 
 def _seconds(work: Work, prefixes: Sequence[str]) -> list[float]:

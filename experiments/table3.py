@@ -25,7 +25,6 @@ import numpy as np
 from experiments.chains import chain
 from experiments.jobs import Job
 from experiments.methods import SAMPLES
-from experiments.provenance import made_by
 from experiments.readout import compact, logits_of, percent_wrong, read_out
 from experiments.requests import Result, both_kinds, job, original_job, retrained_job
 from experiments.settings import Case, steps_of
@@ -53,7 +52,7 @@ def jobs(work: Work) -> list[Job]:
 
 def chain_job(work: Work, last: Case, method: str, seed: int) -> Job:
     """All steps by one method; kept as an outcome of the last one, with the steps before in its row."""
-    return job(work, last, method, seed, partial(_run, work, method, seed))
+    return job(last, method, seed, partial(_run, work, method, seed))
 
 
 def _run(work: Work, method: str, seed: int) -> Result:
@@ -69,7 +68,7 @@ def _run(work: Work, method: str, seed: int) -> Result:
         rows.append({"errors": errors, "seconds": step.seconds, **step.story})
         arrays[f"step_{step.number}"] = compact(logits_of(step.net, parts.forget))
     last = {**rows[-1], "seconds": sum(row["seconds"] for row in rows)}
-    return {**last, "steps": rows, "made_by": made_by(work.device)}, {**outputs, **arrays}
+    return {**last, "steps": rows}, {**outputs, **arrays}
 
 
 def assemble(work: Work) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What ``unweave reproduce`` and ``python -m experiments.NAME`` have in common."""
     parser.add_argument("--out", type=Path, help="work folder (default: reproduction, or reproduction-quick)")
-    parser.add_argument("--data", type=Path, help="folder or archive that holds the data set")
+    parser.add_argument("--data", type=Path, help="the data set, or a folder with cifar10/ and tinyimagenet/ in it")
     parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
     parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")
     parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")

@@ -1,0 +1,84 @@
+"""Attackers with many networks, on made-up outputs whose truth is known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.jobs import Job, run_jobs
+from experiments.many import Attackers
+from experiments.settings import SMOKE, samples_of_class_0
+from experiments.summary import attacks, entropies, method_rows
+from experiments.work import Work
+
+CASE = samples_of_class_0(SMOKE)
+SAMPLES, CLASSES = 60, 10
+
+
+def outputs(rng: np.random.Generator, lift: float) -> dict[str, np.ndarray]:
+    """A network that is surer of the forget set's label by ``lift``."""
+    arrays = {}
+    for part, more in (("forget", lift), ("held_out", 0.0)):
+        logits = rng.normal(size=(SAMPLES, CLASSES)).astype(np.float32)
+        logits[:, 0] += 2 + more
+        arrays |= {part: logits, f"{part}_labels": np.zeros(SAMPLES, dtype=np.int16)}
+    return arrays
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
+    """Ten networks a kind: "good" answers like retrained ones, "bad" like the originals."""
+    work = Work(tmp_path_factory.mktemp("work"), SMOKE, torch.device("cpu"))
+    rng = np.random.default_rng(0)
+    for method, lift in {"original": 2.0, "retrained": 0.0, "good": 0.0, "bad": 2.0}.items():
+        row = {"errors": {"forgotten": lift}, "seconds": 1.0}
+        jobs = [Job(str(s), lambda row=row, lift=lift: (row, outputs(rng, lift))) for s in range(10)]
+        run_jobs(jobs, work.rows / CASE.setting.name / CASE.name / method, say=lambda _: None)
+    return work
+
+
+@pytest.mark.parametrize("attack", ["xgboost", "u-lira", "rmia"])
+def test_an_attack_finds_what_is_left_and_nothing_else(work: Work, attack: str) -> None:
+    found = attacks(work, CASE, ["original", "retrained", "good", "bad"])["methods"]
+    assert found["bad"][attack]["auc"]["value"] > 0.75
+    assert found["original"][attack]["auc"]["value"] > 0.75
+    for method in ("good", "retrained"):
+        assert 0.4 < found[method][attack]["auc"]["value"] < 0.6
+    roc = found["bad"][attack]["roc"]
+    assert len(roc["fpr"]) == len(roc["tpr"]) <= 60
+
+
+def test_the_distance_of_a_good_method_is_at_its_floor(work: Work) -> None:
+    found = attacks(work, CASE, ["good", "bad"], only=("klom",))["methods"]
+    floor = found["good"]["klom"]["retrained"]["value"]
+    # Five networks in twenty bins: even the floor is high, and the ceiling is 11.5.
+    assert found["good"]["klom"]["unlearned"]["value"] == pytest.approx(floor, abs=0.6)
+    assert found["bad"]["klom"]["unlearned"]["value"] > floor + 0.9
+
+
+def test_the_classifier_learns_from_no_network_that_a_method_was_applied_to(work: Work) -> None:
+    attackers = Attackers(work, CASE)
+    assert attackers.full_seeds[-SMOKE.seeds :] == list(range(SMOKE.seeds))
+    assert set(range(SMOKE.seeds)) <= set(attackers.tested())
+
+
+def test_entropies_of_a_good_method_are_those_of_retraining(work: Work) -> None:
+    distance = entropies(work, CASE, ["retrained", "good", "bad"])["distance to retrained"]
+    assert distance["retrained"] == 0
+    assert distance["good"] < 0.25 < distance["bad"]
+
+
+def test_rows_are_about_the_tables_seeds(work: Work) -> None:
+    rows = method_rows(work, CASE, ["good", "not there"])
+    assert list(rows) == ["good"]
+    assert rows["good"]["seeds"] == list(range(SMOKE.seeds))
+    assert len(method_rows(work, CASE, ["good"], most=7)["good"]["seeds"]) == 7
+
+
+def test_folders_without_networks_say_nothing(tmp_path: Path) -> None:
+    empty = Work(tmp_path, SMOKE, torch.device("cpu"))
+    assert attacks(empty, CASE, ["original"]) == {}
+    assert entropies(empty, CASE, ["original", "retrained"]) == {}
