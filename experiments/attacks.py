@@ -58,7 +58,7 @@ def assemble(work: Work) -> dict[str, Any]:
         "request": {"network": case.setting.name, "forget": work.scale.samples, "task": case.task},
         "methods": method_rows(work, case, methods, most=max(MORE, work.scale.seeds)),
         "changes": method_rows(work, case, list(CHANGES)),
-        "attacks": attacks(work, case, [*methods, *CHANGES]),
+        "attacks": attacks(work, case, [*(name for name in methods if name not in table1.UNTUNED), *CHANGES]),
     }
 
 

@@ -17,6 +17,7 @@ from experiments.jobs import Job
 from experiments.methods import forget_by
 from experiments.readout import read_out
 from experiments.settings import Case
+from experiments.sharded import by_shards
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL, RETRAINED_SEEDS, retained
 from experiments.tuning import chosen_settings
@@ -63,7 +64,7 @@ def method_job(work: Work, case: Case, method: str, seed: int, settings: dict[st
 
 def _by_method(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None) -> Result:
     used = chosen_settings(work, case, method) if settings is None else settings
-    outcome = forget_by(work, case, method, seed, used)
+    outcome = by_shards(work, case, seed) if method == "sisa" else forget_by(work, case, method, seed, used)
     return described(work, case, outcome.net, outcome.seconds, outcome.story)
 
 

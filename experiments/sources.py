@@ -51,7 +51,12 @@ def recipe_of(setting: Setting) -> Recipe:
 
 def train(setting: Setting, data: Labelled, seeds: Sequence[int]) -> list[nn.Module]:
     """Networks trained by the setting's recipe, in eval mode; several at once on one GPU."""
-    return train_many(recipe_of(setting), data, seeds)
+    return train_by(recipe_of(setting), data, seeds)
+
+
+def train_by(recipe: Recipe, data: Labelled, seeds: Sequence[int]) -> list[nn.Module]:
+    """The same by any recipe; a batch is at most the data, so that small data are no error."""
+    return train_many(replace(recipe, batch_size=min(recipe.batch_size, len(data))), data, seeds)
 
 
 def class_name(setting: Setting, label: int) -> str:

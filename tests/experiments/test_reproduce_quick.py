@@ -71,7 +71,7 @@ def test_table_1_has_every_method_tuned_with_as_many_trials(ran: Ran) -> None:
     document = ran.documents["table1"]
     assert set(document["methods"]) == {"original", "retrained", "pgu", "paper", "match", *table1.baselines()}
     trials = {name: len(found["trials"]) for name, found in document["tuning"]["methods"].items()}
-    assert trials == dict.fromkeys(table1.baselines(), SMOKE.trials)
+    assert trials == {name: SMOKE.trials for name in table1.baselines() if name not in table1.UNTUNED}
     for row in document["methods"].values():
         assert {"retained", "forgotten", "test", "own", "val", "val own"} == set(row["errors"])
 
