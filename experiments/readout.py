@@ -27,6 +27,9 @@ from experiments.work import Parts
 
 HELD_OUT = 2000
 """Test samples whose outputs are kept, at most; those of the forgotten classes alone."""
+MANY_CLASSES, FEWER = 20, 500
+"""With more classes than this, the outputs of so many forgotten samples are kept, every n-th of them: 200 KB a network
+for TinyImageNet. Errors are about all of them either way."""
 
 
 @torch.no_grad()
@@ -61,11 +64,12 @@ def read_out(net: nn.Module, case: Case, parts: Parts) -> tuple[dict[str, float]
     }
     if case.task == "classes":
         errors["retained test"] = _error_of(test, parts.test.y, ~torch.isin(parts.test.y, gone), stays)
-    held_out = torch.isin(parts.test.y, own).nonzero().squeeze(1)
-    held_out = held_out[:: max(1, -(-len(held_out) // HELD_OUT))]
+    held_out = every_nth(torch.isin(parts.test.y, own).nonzero().squeeze(1), HELD_OUT)
+    kept = torch.arange(len(forget), device=forget.device)
+    kept = every_nth(kept, FEWER) if forget.shape[1] > MANY_CLASSES else kept
     arrays = {
-        "forget": compact(forget),
-        "forget_labels": small_labels(parts.forget.y),
+        "forget": compact(forget[kept]),
+        "forget_labels": small_labels(parts.forget.y[kept]),
         "held_out": compact(test[held_out]),
         "held_out_labels": small_labels(parts.test.y[held_out]),
     }
@@ -94,9 +98,14 @@ def _error_on(net: nn.Module, data: Labelled, among: Tensor | None) -> float:
     return sum(wrong) / len(data)
 
 
+def every_nth(values: Tensor, most: int) -> Tensor:
+    """At most so many of them, evenly spread."""
+    return values[:: max(1, -(-len(values) // most))]
+
+
 def compact(logits: Tensor) -> np.ndarray:
     """float32, or float16 where there are hundreds of classes."""
-    kind = np.float32 if logits.shape[1] <= 20 else np.float16
+    kind = np.float32 if logits.shape[1] <= MANY_CLASSES else np.float16
     return logits.cpu().numpy().astype(kind)
 
 

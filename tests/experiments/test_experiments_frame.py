@@ -20,7 +20,7 @@ from experiments.loaders import Shuffled
 from experiments.many import rounded, thinned
 from experiments.pages import ROOT, page, with_summary
 from experiments.paper_numbers import PAPER
-from experiments.readout import glance, read_out
+from experiments.readout import every_nth, glance, read_out
 from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import Case, first_classes, samples_of_class_0, step_alone, steps_of
@@ -77,6 +77,11 @@ def test_errors_by_hand_for_a_class_that_goes() -> None:
     assert errors["retained test"] == 0
     assert errors["val"] == pytest.approx(50)
     assert errors["forgotten"] == pytest.approx(100 / 3)
+
+
+def test_what_is_kept_is_spread_evenly() -> None:
+    assert every_nth(torch.arange(10), 4).tolist() == [0, 3, 6, 9]
+    assert every_nth(torch.arange(3), 4).tolist() == [0, 1, 2]
 
 
 def test_a_shuffled_loader_shows_every_sample_once_and_in_another_order_each_time() -> None:
