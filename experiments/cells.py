@@ -61,6 +61,8 @@ def attack_of(document: Mapping[str, Any], method: str, name: str) -> Any:
 def origin(document: Mapping[str, Any]) -> str:
     """One line: what the numbers were made by."""
     made = document["made_by"]
+    if not made:
+        return "*Nothing was run yet.*"
     where = sorted({str(one["gpu"] or f"{one['processors']} processors") for one in made})
     commits = sorted({str(one["commit"])[:9] for one in made})
     dates = sorted({str(one["date"]) for one in made})

@@ -80,7 +80,7 @@ def epochs(document: Document) -> str:
             if name in found["methods"]:
                 errors = found["methods"][name]["errors"]
                 keys = ("retained", "retained test" if "retained test" in errors else "test")
-                lost = [f"{errors[k]['mean'] - before[k]['mean']:+.2f}" for k in keys]
+                lost = [f"{errors[k]['mean'] - before[k]['mean']:+.2f}" if before else MISSING for k in keys]
                 rows.append([str(epoch), *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
         columns = ["epochs", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
         parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}")

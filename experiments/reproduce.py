@@ -174,6 +174,9 @@ def _gist(result: dict[str, Any]) -> str:
 
 def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:
     document: dict[str, Any] = module.assemble(work)
+    if not document["made_by"]:
+        say(f"{module.NAME}: nothing was run yet, so there is no document")
+        return document
     path = work.folder / f"{module.NAME}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")

@@ -28,7 +28,7 @@ from experiments.methods import SAMPLES
 from experiments.readout import compact, logits_of, percent_wrong, read_out
 from experiments.requests import Result, both_kinds, job, original_job, retrained_job
 from experiments.settings import Case, steps_of
-from experiments.summary import attacks, entropies_of, head, method_rows, spread
+from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, spread
 from experiments.work import Work
 
 NAME = "table3"
@@ -98,9 +98,10 @@ def _step(work: Work, case: Case, number: int) -> dict[str, Any]:
             seconds = spread([row["seconds"] for row in rows])
             methods[method] = {"errors": errors, "seconds": seconds, "ok": [row["ok"] for row in rows]}
         outputs[method] = _stacked(work, last, method, f"step_{number}")
-    labels = next((work.arrays(f"{case.setting.name}/{case.name}/original/{s}")["forget_labels"] for s in (0,)), None)
     there = {name: logits for name, logits in outputs.items() if logits is not None}
-    return {"forgotten so far": case.name, "methods": methods, "entropy": entropies_of(there, labels)}
+    retrained = forget_outputs(work, case, "retrained")
+    entropy = {} if retrained is None else entropies_of(there, retrained.labels)
+    return {"forgotten so far": case.name, "methods": methods, "entropy": entropy}
 
 
 def _stacked(work: Work, case: Case, method: str, part: str) -> np.ndarray | None:

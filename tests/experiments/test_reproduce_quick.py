@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import math
 import shutil
@@ -150,6 +151,22 @@ def test_documents_become_pages_and_figures(ran: Ran, tmp_path: Path) -> None:
     paths = write_svg(drawn_from("table1", ran.documents["table1"]), tmp_path / "figures")
     assert all(path.read_text().startswith("<svg") for path in paths)
     assert len(paths) == 3
+
+
+@pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "tuning"])
+def test_a_run_that_was_cut_short_can_be_assembled_and_shown(ran: Ran, tmp_path: Path, kind: str) -> None:
+    for path in (ran.folder / "rows").rglob("*"):
+        if path.is_file() and fnmatch.fnmatch(path.parent.name, kind):
+            kept = tmp_path / path.relative_to(ran.folder)
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, kept)
+    said = list[str]()
+    documents = reproduce(["all"], Options(tmp_path, SMOKE, device="cpu", stage="assemble"), said.append)
+    for name, document in documents.items():
+        assert (tmp_path / f"{name}.json").exists() == bool(document["made_by"])
+        assert TABLES[name](document)
+        assert isinstance(drawn_from(name, document), dict)
+    assert kind != "nothing" or len(said) == len(EXPERIMENTS) == sum("nothing was run" in text for text in said)
 
 
 def test_an_unknown_experiment_is_named(tmp_path: Path) -> None:
