@@ -24,6 +24,8 @@ class Options:
     """Of what takes long: retraining, the plain and the authors' request, other methods."""
     networks: tuple[str, ...] = ()
     """Of side-by-side; empty: all of them."""
+    others: tuple[str, ...] | None = None
+    """Of the baselines; None: all of them."""
     epochs: int = 30
     """Of training and retraining with the fast trainer."""
     reference: Path | None = None
@@ -37,7 +39,7 @@ class Options:
         plain = asdict(self) | {
             name: getattr(self, name) is not None for name in ("reference", "cifar10", "tinyimagenet")
         }
-        return plain | {"networks": list(self.networks)}
+        return plain | {"networks": list(self.networks), "others": None if self.others is None else list(self.others)}
 
 
 def document(name: str, options: Options, began: float, **content: Any) -> Document:

@@ -30,9 +30,11 @@ from experiments.fast_training import train_fast
 from experiments.training import error
 from unweave import captured
 from unweave.baselines import BASELINES
+from unweave.errors import ConfigError
 from unweave.rest import at_rest, fingerprint
 
-FIT_BATCH = 512
+FIT_BATCH = {"cpu": 512, "cuda": 2048}
+"""Samples a batch of the pass over the training set: a GPU is started seldom enough with large ones."""
 
 
 def run(options: Options) -> Document:
@@ -114,9 +116,15 @@ class Comparison:
     # ------------------------------------------------------------------------------------------------------- ours
 
     def _ours(self) -> None:
-        case, batches = self.case, self.case.train.batches(FIT_BATCH)
-        self._time("forward pass", lambda: _forward(self.net, batches))
+        case, batches = self.case, self.case.train.batches(FIT_BATCH[torch.device(self.device).type])
+        self._time("forward pass", lambda: _forward(self.net, batches, "ieee"))
         grams = self._time("fit", lambda: unweave.fit(self.net, batches, self.val))
+        if self.device != "cpu":
+            self._time("forward pass, TF32", lambda: _forward(self.net, batches, "tf32"))
+            try:
+                self._time("fit, TF32", lambda: unweave.fit(self.net, batches, self.val, tf32=True))
+            except ConfigError as error:
+                self.left_out["fit, TF32"] = str(error)
         here = grams.to(self.device)
         self._time("eigendecompositions", lambda: unweave.CoreSpace.from_grams(here, case.config.gamma))
         first = self._request("request", self.net, case.forget.batches(), here)
@@ -140,7 +148,7 @@ class Comparison:
     # ----------------------------------------------------------------------------------------------------- theirs
 
     def _plain(self) -> None:
-        case, batches, papers = self.case, self.case.train.batches(FIT_BATCH), self.case.papers.resolved()
+        case, batches, papers = self.case, self.case.train.batches(512), self.case.papers.resolved()
         grams = self._time("plain fit", lambda: plain_grams(self.net, batches))
         work = functools.partial(plain_forget, self.net, case.forget.batches(), grams, self.val, papers)
         plain_forget(self.net, case.forget.batches(), grams, self.val, replace(papers, epochs=1))  # the warm-up
@@ -150,7 +158,11 @@ class Comparison:
 
     def _others(self) -> None:
         supply = supplies(self.case, self.net)
-        for name, method in BASELINES.items():
+        chosen = BASELINES if self.options.others is None else self.options.others
+        unknown = sorted(set(chosen) - set(BASELINES))
+        if unknown:
+            raise ConfigError(f"Invalid --others: {', '.join(unknown)}. Supported: {', '.join(BASELINES)}.")
+        for name, method in ((name, BASELINES[name]) for name in chosen):
             work = call_of(method, supply)
             if isinstance(work, str):
                 self.left_out[name] = work
@@ -177,9 +189,9 @@ class Comparison:
             print(f"  {name}: {why}", flush=True)
 
 
-def _forward(net: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-    """In full float32, as fit does it: exact subtraction needs that."""
-    with at_rest(net):
+def _forward(net: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]], convolutions: str) -> None:
+    """In the arithmetic of a pass."""
+    with at_rest(net, convolutions=convolutions):
         for x, _ in batches:
             net(x)
 

@@ -16,7 +16,7 @@ from unweave.batches import Inputs, map_tensors, tensors_of
 Step = Callable[[Inputs, Tensor, Tensor], Tensor]
 """Takes a step on (inputs, labels, positions) and returns the loss; changes tensors in place only."""
 
-EAGER = 3
+EAGER = 2
 """Steps of a shape that are taken one kernel at a time first: they choose algorithms and make every buffer there is."""
 
 

@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--cifar10", metavar="FOLDER", type=Path, help="the images, as experiments/data.py reads them")
     parser.add_argument("--tinyimagenet", metavar="FOLDER", type=Path, help="the official tiny-imagenet-200 folder")
     parser.add_argument("--networks", nargs="+", default=(), metavar="NET", help="of side-by-side (default: all three)")
+    parser.add_argument("--others", nargs="*", metavar="METHOD", help="which baselines to time (default: all of them)")
     parser.add_argument("--epochs", type=int, default=30, help="of training and retraining (default: %(default)s)")
     parser.add_argument("--repeats", type=int, help="of everything (default: 5; with --quick: 1)")
     parser.add_argument("--slow-repeats", type=int, help="of what takes long, as retraining (default: as --repeats)")
@@ -94,6 +95,7 @@ def _options(arguments: argparse.Namespace) -> Any:
         repeats=repeats,
         slow_repeats=arguments.slow_repeats or repeats,
         networks=tuple(arguments.networks),
+        others=None if arguments.others is None else tuple(arguments.others),
         epochs=arguments.epochs,
         reference=arguments.reference,
         cifar10=arguments.cifar10,
