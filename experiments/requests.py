@@ -14,13 +14,13 @@ import numpy as np
 from torch import nn
 
 from experiments.jobs import Job
-from experiments.methods import forget_by
+from experiments.methods import TITLES, forget_by
 from experiments.readout import read_out
 from experiments.settings import Case
 from experiments.sharded import by_shards
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL, RETRAINED_SEEDS, retained
-from experiments.tuning import chosen_settings
+from experiments.tuning import chosen_settings, trials_of
 from experiments.work import Work
 
 Result = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -65,7 +65,8 @@ def method_job(work: Work, case: Case, method: str, seed: int, settings: dict[st
 def _by_method(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None) -> Result:
     used = chosen_settings(work, case, method) if settings is None else settings
     outcome = by_shards(work, case, seed) if method == "sisa" else forget_by(work, case, method, seed, used)
-    return described(work, case, outcome.net, outcome.seconds, outcome.story)
+    tried = {} if method in TITLES else {"trials": len(trials_of(work, case, method))}  # 0: the authors' own settings
+    return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **tried})
 
 
 def variant_job(work: Work, case: Case, name: str, method: str, seed: int, settings: dict[str, Any]) -> Job:

@@ -20,7 +20,7 @@ from experiments.work import Work
 from unweave.audit import Ensemble
 from unweave.audit.readouts import entropy_histograms, log_entropy
 
-STORY = ("ok", "stopped", "epochs", "target", "config", "needs")
+STORY = ("ok", "stopped", "epochs", "target", "config", "needs", "trials")
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:

@@ -73,6 +73,8 @@ def test_table_1_has_every_method_tuned_with_as_many_trials(ran: Ran) -> None:
     assert set(document["methods"]) == {"original", "retrained", "pgu", "paper", "match", *table1.baselines()}
     trials = {name: len(found["trials"]) for name, found in document["tuning"]["methods"].items()}
     assert trials == {name: SMOKE.trials for name in table1.baselines() if name not in table1.UNTUNED}
+    assert document["methods"]["scrub"]["trials"] == SMOKE.trials
+    assert document["methods"]["sisa"]["trials"] == 0
     for row in document["methods"].values():
         assert {"retained", "forgotten", "test", "own", "val", "val own"} == set(row["errors"])
 
