@@ -15,7 +15,7 @@ from experiments.methods import title_of
 from experiments.paper_numbers import PAPER
 from experiments.settings import Case
 from experiments.sources import recipe_of
-from experiments.tuning import TUNING_SEED, trials_of
+from experiments.tuning import TUNING_SEED, chosen_settings, trials_of
 from experiments.work import Work
 from unweave.audit import Ensemble
 from unweave.audit.readouts import entropy_histograms, log_entropy
@@ -133,8 +133,6 @@ def attacks(work: Work, case: Case, methods: Sequence[str], only: Sequence[str] 
 
 def tuned(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
     """What was tried for every baseline, and which settings were taken."""
-    from experiments.tuning import chosen_settings
-
     tried = {method: trials_of(work, case, method) for method in methods}
     table = {
         method: {"trials": rounded(trials), "chosen": chosen_settings(work, case, method)}
