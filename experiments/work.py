@@ -59,6 +59,13 @@ class Work:
         self._networks: OrderedDict[tuple[str, str, int], nn.Module] = OrderedDict()
         self._grams: tuple[tuple[str, str, int, str], unweave.LayerGrams, float] | None = None
         self._parts: tuple[tuple[str, str], Parts] | None = None
+        self._begun = set[str]()
+
+    def first_time(self, setting: Setting) -> bool:
+        """Whether this has not been asked in this process before."""
+        known = setting.name in self._begun
+        self._begun.add(setting.name)
+        return not known
 
     # ------------------------------------------------------------------------------------------------ outcomes
 
@@ -188,7 +195,14 @@ class Work:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is in memory: another process has its own."""
-        return {**self.__dict__, "_data": {}, "_networks": OrderedDict(), "_grams": None, "_parts": None}
+        return {
+            **self.__dict__,
+            "_data": {},
+            "_networks": OrderedDict(),
+            "_grams": None,
+            "_parts": None,
+            "_begun": set(),
+        }
 
     def _wait(self) -> None:
         if self.device.type == "cuda":
