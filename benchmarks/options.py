@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +34,13 @@ class Options:
     cifar10: Path | None = None
     tinyimagenet: Path | None = None
     seed: int = 0
+    keep: Callable[[Document], None] = field(default=lambda unfinished: None, compare=False)
+    """Called with what there is so far, by benchmarks that take long: a run that is cut short leaves something."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the machine's paths: only whether they were given."""
-        plain = asdict(self) | {
-            name: getattr(self, name) is not None for name in ("reference", "cifar10", "tinyimagenet")
-        }
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "keep"}
+        plain |= {name: getattr(self, name) is not None for name in ("reference", "cifar10", "tinyimagenet")}
         return plain | {"networks": list(self.networks), "others": None if self.others is None else list(self.others)}
 
 

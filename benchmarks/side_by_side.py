@@ -40,11 +40,17 @@ FIT_BATCH = {"cpu": 512, "cuda": 2048}
 def run(options: Options) -> Document:
     """One entry a network, and what was left out with the reason."""
     began = time.perf_counter()
-    networks = {}
+    networks: dict[str, Any] = {}
+
+    def so_far() -> Document:
+        return document("side-by-side", options, began, networks=networks)
+
     for case in _cases(options):
         print(f"{case.name} ({case.pixels})", flush=True)
-        networks[case.name] = Comparison(case, options).run()
-    return document("side-by-side", options, began, networks=networks)
+        comparison = Comparison(case, options, lambda: options.keep(so_far()))
+        networks[case.name] = comparison.entry  # filled as it goes on
+        comparison.run()
+    return so_far()
 
 
 def _cases(options: Options) -> list[Case]:
@@ -62,13 +68,28 @@ def _cases(options: Options) -> list[Case]:
 class Comparison:
     """All ways on one network."""
 
-    def __init__(self, case: Case, options: Options) -> None:
-        self.case, self.options, self.device = case, options, options.device
+    def __init__(self, case: Case, options: Options, keep: Callable[[], None] = lambda: None) -> None:
+        self.case, self.options, self.device, self.keep = case, options, options.device, keep
         self.rows: dict[str, Any] = {}
         self.left_out: dict[str, str] = {}
         self.val = case.val.batches()
+        self.entry = self._about()
 
-    def run(self) -> dict[str, Any]:
+    def _about(self) -> dict[str, Any]:
+        case = self.case
+        return {
+            "pixels": case.pixels,
+            "training samples": len(case.train),
+            "forget samples": len(case.forget),
+            "task": case.config.task,
+            "config": case.config.resolved().as_dict(),
+            "papers config": case.papers.resolved().as_dict(),
+            "epochs of training": case.epochs,
+            "ways": self.rows,
+            "left out": self.left_out,
+        }
+
+    def run(self) -> None:
         """Time every way, the quick ones first."""
         case = self.case
         train = functools.partial(
@@ -80,24 +101,13 @@ class Comparison:
             batch_size=case.training_batch,
         )
         self.net = train(case.train)
+        self.entry["original"] = self._errors(self.net)
         self._ours()
         self._plain()
         retrained = self._time("retrain", lambda: train(case.retain), slow=True, warm=0)  # training was the warm-up
         self.rows["retrain"] |= self._errors(retrained)
         self._others()
         self._authors(retrained)
-        return {
-            "pixels": case.pixels,
-            "training samples": len(case.train),
-            "forget samples": len(case.forget),
-            "task": case.config.task,
-            "config": case.config.resolved().as_dict(),
-            "papers config": case.papers.resolved().as_dict(),
-            "epochs of training": case.epochs,
-            "original": self._errors(self.net),
-            "ways": self.rows,
-            "left out": self.left_out,
-        }
 
     def _time(self, name: str, work: Callable[[], Any], *, slow: bool = False, warm: int = 1) -> Any:
         repeats = self.options.slow_repeats if slow else self.options.repeats
@@ -105,6 +115,7 @@ class Comparison:
         self.rows[name] = summed_up(taken)
         row = self.rows[name]
         print(f"  {name}: {row['median']:.3f} s ({row['min']:.3f} to {row['max']:.3f})", flush=True)
+        self.keep()
         return made
 
     def _errors(self, net: nn.Module) -> dict[str, float]:

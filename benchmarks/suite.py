@@ -1,10 +1,14 @@
-"""Every benchmark by its name, and how its result is kept: results/bench-NAME-DEVICE.json, whole or not at all."""
+"""Every benchmark by its name, and how its result is kept: results/bench-NAME-DEVICE.json, whole or not at all.
+
+One that takes long leaves bench-NAME-DEVICE.unfinished.json when it is cut short; no table is made of that.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from benchmarks import eigen, fit_pass, gram_kernels, growth, side_by_side
@@ -80,10 +84,16 @@ def run(names: Sequence[str], options: Options, folder: Path) -> list[Path]:
     written = []
     for name in chosen:
         print(f"== {name}: {BENCHMARKS[name].about}", flush=True)
-        result = BENCHMARKS[name].run(options)
         place = place_of(name, options, folder)
-        write_atomically(place, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())
+        unfinished = place.with_suffix(".unfinished.json")
+        result = BENCHMARKS[name].run(replace(options, keep=partial(_write, unfinished)))
+        _write(place, result)
+        unfinished.unlink(missing_ok=True)
         written.append(place)
         print(BENCHMARKS[name].table(result))
         print(f"{result['seconds']:.1f} s; wrote {place}", flush=True)
     return written
+
+
+def _write(place: Path, result: Document) -> None:
+    write_atomically(place, (json.dumps(result, indent=1, ensure_ascii=False) + "\n").encode())

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,13 +25,12 @@ from unweave.stopping import Goal, collapsed
 
 FIRST_STEP = 1e-4
 """The search for a step starts where an epoch moves the weights by this share of their length …"""
-LARGEST_STEP = 1.0
-"""… and gives up here."""
+TRIALS = 14
+"""… doubles it so often at most …"""
+DOUBLINGS = 4
+"""… leaves out so many of them at a time that should be too short, for a step goes about as far as it is long …"""
 FIRST_MOVE = 0.1
 """… and takes the first step that brings an epoch this share of the way."""
-SHORTEST_STRIDE, LONGEST_STRIDE = 2.0, 16.0
-"""From one trial step to the next: how far a step goes is nearly proportional to it, so one that goes half as
-far again as it must is foretold."""
 LEAST_MOVE = 0.001
 """… or, where none does, the one that comes nearest, if by this share of the way at least."""
 MAX_RUINS = 5
@@ -144,33 +144,32 @@ class Walk:
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
 
     def _choose_size(self, start: Seen) -> float:
-        """The first of growing steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
+        """The first of doubling steps whose epoch goes a tenth of the way, else the best of them; 0.0 if none helps."""
         steps = math.ceil(len(self.samples) / self.config.batch_size)
-        unit = self.descent.size() / steps
+        unit = FIRST_STEP * self.descent.size() / steps
         if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
             unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
-        size, far_enough = self._try_sizes(start, unit, LONGEST_STRIDE)
-        if not far_enough:  # then which of them is the best matters, and long strides may pass it by
-            size, _ = self._try_sizes(start, unit, SHORTEST_STRIDE)
-        return size
+        left: Callable[[int], float | None] = functools.cache(lambda k: self._left_after(unit * 2**k, start))
+        too_short, k = -1, 0
+        while k < TRIALS and (share := left(k)) is not None and share > 1 - FIRST_MOVE:
+            too_short, k = k, k + _doublings_to_go(share)
+        for k in range(too_short + 1, TRIALS):
+            if (share := left(k)) is None:
+                break
+            if share <= 1 - FIRST_MOVE:
+                return float(unit * 2**k)
+        return unit * _best_of_all(left)
 
-    def _try_sizes(self, start: Seen, unit: float, stride: float) -> tuple[float, bool]:
-        """Try an epoch with each of growing steps; the best of them, and whether it goes far enough."""
-        best, nearest, share = 0.0, (1 - LEAST_MOVE) * start.look.distance, FIRST_STEP
-        while share < LARGEST_STEP:
-            self.size = share * unit
-            report = self._epoch()
-            after = self.look(1, report, with_val=False)
-            self.descent.restore(start.state)
-            self.descent.reset_moments()
-            if after is None:
-                return best or 0.5 * self.size, False
-            if after.look.distance <= (1 - FIRST_MOVE) * start.look.distance:
-                return self.size, True
-            if after.look.distance < nearest:
-                best, nearest = self.size, after.look.distance
-            share *= _stride(start.look.distance, after.look.distance, stride)
-        return best, False
+    def _left_after(self, size: float, start: Seen) -> float | None:
+        """The share of the way that an epoch of such steps leaves; None where it is a ruin. Nothing has moved then."""
+        self.size, order = size, self._order.get_state()
+        after = self.look(1, self._epoch(), with_val=False)
+        self._order.set_state(order)  # however many steps are tried, the walk is the same
+        self.descent.restore(start.state)
+        self.descent.reset_moments()
+        if after is None:
+            return None
+        return after.look.distance / start.look.distance if start.look.distance else 1.0 - (not after.look.distance)
 
     def look(self, epoch: int, report: EpochReport, with_val: bool = True) -> Seen | None:
         """Where the forget set and the validation set stand at the present weights; None where they are not finite."""
@@ -219,11 +218,22 @@ class Walk:
         return astray or ruined
 
 
-def _stride(before: float, after: float, most: float) -> float:
-    """How many times as long the next trial step is to be, after one that led from one distance to another."""
-    moved = before - after
-    foretold = 1.5 * FIRST_MOVE * before / moved if moved > 0 else SHORTEST_STRIDE
-    return min(max(foretold, SHORTEST_STRIDE), most)
+def _doublings_to_go(left: float) -> int:
+    """How many doublings away a step is that is still too short, if a step goes as far as it is long."""
+    moved = max(1 - left, 1e-9)
+    return min(max(math.floor(math.log2(FIRST_MOVE / moved)) - 1, 1), DOUBLINGS)
+
+
+def _best_of_all(left: Callable[[int], float | None]) -> float:
+    """Of steps 1, 2, 4 … up to the first ruin, the one that leaves least; half a ruin if none helps, 0.0 if none."""
+    best, least = 0.0, 1 - LEAST_MOVE
+    for k in range(TRIALS):
+        share = left(k)
+        if share is None:
+            return best or 0.5 * 2**k
+        if share < least:
+            best, least = 2.0**k, share
+    return best
 
 
 @contextmanager

@@ -159,3 +159,17 @@ def test_a_method_that_needs_what_a_default_hides_is_not_run() -> None:
     case = toy("cpu")
     why = others.call_of(method(unchanged, "forget", "trainer"), others.supplies(case, case.build()))
     assert why == "not run: it needs trainer"
+
+
+def test_what_was_measured_before_an_end_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_short(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(side_by_side.Comparison, "_plain", cut_short)
+    with pytest.raises(KeyboardInterrupt):
+        suite.run(["side-by-side"], Options(quick=True, repeats=1, slow_repeats=1), tmp_path)
+    (left,) = tmp_path.iterdir()
+    assert left.name == "bench-side-by-side-cpu-quick.unfinished.json"
+    (network,) = json.loads(left.read_text())["networks"].values()
+    assert {"fit", "request"} <= set(network["ways"])
+    assert "plain fit" not in network["ways"]
