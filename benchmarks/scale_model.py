@@ -29,7 +29,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import unweave
 from benchmarks.provenance import provenance
 from benchmarks.scale_nets import Decoder, VisionTransformer, resnet50
-from unweave import distributed, routes
+from unweave import distributed, fused, routes
 from unweave.layers import find_layers
 from unweave.patches import Patches
 from unweave.products import block_of
@@ -153,7 +153,8 @@ def cost_of(
     sinks = {owner: meters[n] for n, layer in found.items() for owner in layer.owners}
     with at_rest(net), FlopCounterMode(display=False) as flop:
         net(inputs)
-    with at_rest(net), tapped(net, sinks):  # type: ignore[arg-type]
+    has_triton = mock.patch.object(fused, "has_triton", return_value=True)  # as PyTorch's builds for GPUs have
+    with at_rest(net), tapped(net, sinks), has_triton:  # type: ignore[arg-type]
         net(inputs)
     count = len(inputs)
     layers = [

@@ -81,6 +81,7 @@ class Comparison:
             "pixels": case.pixels,
             "training samples": len(case.train),
             "forget samples": len(case.forget),
+            "validation samples": len(case.val),
             "task": case.config.task,
             "config": case.config.resolved().as_dict(),
             "papers config": case.papers.resolved().as_dict(),

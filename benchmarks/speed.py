@@ -7,12 +7,13 @@ Where a result is not there, its block holds nothing: no number is made up.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import charts
+from benchmarks import charts, limits
 from benchmarks.growth import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -102,6 +103,16 @@ TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
 }
 
 
+def _limits(root: Path, result: dict[str, Any]) -> list[str]:
+    """Floors by the rates that were measured on the same kind of machine; nothing where they were not."""
+    measured = root / "results/scale-check-cuda.json"
+    if not measured.exists():
+        return []
+    rates = json.loads(measured.read_text(encoding="utf-8"))
+    same = rates["provenance"]["gpu"] == result["made_by"]["gpu"]
+    return limits.table(result, rates["rates"]) if same else []
+
+
 def markers(name: str) -> tuple[str, str]:
     """What stands before and after a block."""
     return f"<!-- results/bench-{name} -->", f"<!-- end of {name} -->"
@@ -117,6 +128,8 @@ def block(name: str, root: Path = ROOT) -> str:
             where = made["gpu"] if device == "cuda" else f"{made['processors']} CPU cores"
             lines += ["", f"On {where}, PyTorch {made['torch']}, commit {made['commit'][:7]}, {made['date']}:"]
             lines += ["", f"![{name} on {where}](charts/{stem}.svg)", *TABLES[name](result), ""]
+            if name == "side-by-side" and device == "cuda":
+                lines += ["How far that is from what the machine could do:", *_limits(root, result), ""]
     return "\n".join([*lines, end])
 
 
