@@ -184,7 +184,7 @@ def run(options: Options) -> Document:
     threads = torch.get_num_threads()
     try:
         # With one thread the seconds are the processor's own, which other programs do not lengthen.
-        torch.set_num_threads(1 if options.device == "cpu" else threads)
+        torch.set_num_threads(options.threads or (1 if options.device == "cpu" else threads))
         with torch.no_grad():
             for case in cases:
                 rows.append(measure(case, options.device, options.repeats))

@@ -29,6 +29,8 @@ class Options:
     """Of the baselines; None: all of them."""
     epochs: int = 30
     """Of training and retraining with the fast trainer."""
+    threads: int | None = None
+    """Of gram on a CPU; None: one, whose seconds are the processor's own, which other programs do not lengthen."""
     reference: Path | None = None
     """A checkout of the authors' repository."""
     cifar10: Path | None = None

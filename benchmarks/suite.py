@@ -45,6 +45,8 @@ def place_of(name: str, options: Options, folder: Path) -> Path:
     device = options.device.partition(":")[0]
     if name == "side-by-side" and options.networks and not options.quick:
         name = "-".join([name, *options.networks])  # so that networks can be run one after the other
+    if name == "gram" and options.threads is not None:
+        device = f"{device}-{options.threads}-threads"
     return folder / f"bench-{name}-{device}{'-quick' if options.quick else ''}.json"
 
 

@@ -36,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--epochs", type=int, default=30, help="of training and retraining (default: %(default)s)")
     parser.add_argument("--repeats", type=int, help="of everything (default: 5; with --quick: 1)")
     parser.add_argument("--slow-repeats", type=int, help="of what takes long, as retraining (default: as --repeats)")
+    parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
     parser.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: results/ of the checkout)")
 
@@ -47,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: no checkout, an unknown name, or something that a benchmark needs is missing.
         StoreError: a result cannot be written.
     """
-    for name in ("repeats", "slow_repeats", "epochs"):
+    for name in ("repeats", "slow_repeats", "epochs", "threads"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             arguments.parser.error(f"--{name.replace('_', '-')} must be 1 or more")
     root = checkout()
@@ -97,6 +98,7 @@ def _options(arguments: argparse.Namespace) -> Any:
         networks=tuple(arguments.networks),
         others=None if arguments.others is None else tuple(arguments.others),
         epochs=arguments.epochs,
+        threads=arguments.threads,
         reference=arguments.reference,
         cifar10=arguments.cifar10,
         tinyimagenet=arguments.tinyimagenet,
