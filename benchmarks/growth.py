@@ -27,6 +27,8 @@ from benchmarks.power import power_law
 from benchmarks.timing import summed_up, timed
 
 EPOCHS = 3
+BATCH = {"cpu": 32, "cuda": 512}
+"""Samples a batch of the pass: fewer than the fewest samples, so that only their number changes."""
 STAGES = ("fit", "space", "request")
 
 
@@ -91,7 +93,8 @@ def works(size: Size, device: str) -> dict[str, Callable[[], Any]]:
         net = network(size).to(device).eval()
         x = torch.randn(size.training_samples, 3, size.image, size.image, device=device)
     y = torch.arange(size.training_samples, device=device) % size.classes
-    train = list(zip(x.split(512), y.split(512), strict=True))
+    batch = BATCH[torch.device(device).type]
+    train = list(zip(x.split(batch), y.split(batch), strict=True))
     forget = [(x[: size.forget_samples], y[: size.forget_samples])]
     config = unweave.ForgetConfig(objective="paper", stop="epochs", epochs=EPOCHS, lr=1e-4, max_damage=None)
     grams = unweave.fit(net, train).to(device)
