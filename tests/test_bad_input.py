@@ -232,3 +232,11 @@ def test_an_interruption_changes_nothing(desk: Desk, stage: str) -> None:
 
 def test_one_sample_to_forget_is_no_mistake(desk: Desk) -> None:
     assert replace(desk.problem, forget=torch.tensor([3])).run().ok
+
+
+def test_a_model_that_ends_in_a_softmax_is_noticed(points: Problem) -> None:
+    certain = nn.Sequential(copy.deepcopy(points.model), nn.Softmax(1))
+    with pytest.raises(ModelError, match=r"returns probabilities.*without its last softmax"):
+        unweave.fit(certain, [(points.x[:50], points.y[:50])])
+    logarithms = nn.Sequential(copy.deepcopy(points.model), nn.LogSoftmax(1))
+    unweave.fit(logarithms, [(points.x[:50], points.y[:50])])  # as good as logits

@@ -160,7 +160,7 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts |
     """Run the model on one batch and return its logits [N, C].
 
     Raises:
-        ModelError: the output is not [N, C] of finite floating-point numbers with C >= 2.
+        ModelError: the output is not [N, C] of finite floating-point numbers with C >= 2, or is probabilities.
         DataError: a label outside 0 … C − 1. What concerns values may wait in ``doubts``.
     """
     doubts = Doubts() if doubts is None else doubts
@@ -180,7 +180,20 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts |
         torch.isfinite(logits).all(),
         lambda: ModelError("The model's logits are NaN or infinite on finite inputs. Check its weights and its dtype."),
     )
+    doubts.require(
+        ~_are_probabilities(logits),
+        lambda: ModelError(
+            "The model returns probabilities: no output is below 0 and every row adds up to 1. Margins and losses need "
+            "logits; pass the model without its last softmax or sigmoid."
+        ),
+    )
     return logits
+
+
+def _are_probabilities(outputs: Tensor) -> Tensor:
+    """Whether every row is a distribution, which no logits are but by a very unlikely chance; one truth value."""
+    off = 1e-2 if outputs.dtype in (torch.bfloat16, torch.half) else 1e-4
+    return (outputs >= 0).all() & ((outputs.sum(1) - 1).abs() <= off).all()
 
 
 def run(model: nn.Module, inputs: Inputs) -> Tensor:

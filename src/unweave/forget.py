@@ -150,7 +150,7 @@ def _check_request(
             "them out; to try again with other settings, start from the model and Grams of before that request."
         )
     if config.stop == "paper" and val is None:
-        raise DataError("stop='paper' compares with the validation error after every epoch. Pass val=.")
+        raise DataError("stop='paper' compares with the validation error after every epoch. Pass val= (--val).")
     return digests
 
 

@@ -198,5 +198,5 @@ class ClassProfile:
         if missing:
             raise DataError(
                 f"No held-out sample of class {', '.join(map(str, missing))}, which the forget set contains, so there "
-                "is nothing to aim at. Pass a val= that has that class."
+                "is nothing to aim at. Pass a val= (--val) that has that class."
             )

@@ -81,7 +81,8 @@ def choose_goal(config: ForgetConfig, before: Outcomes, held_out: ClassProfile |
         return Goal(chance, tolerance, chance_margin, "chance level", at_least=config.stop != "chance")
     if held_out is None:
         raise DataError(
-            "There is nothing to aim at: pass val= (held-out samples), or Grams that were fitted with val=."
+            "There is nothing to aim at: pass val= (held-out samples; --val on the command line), or Grams that were "
+            "fitted with it."
         )
     ranks = _ranks_within(before)
     error, words = held_out.expected_error(before.labels), "the held-out error of its classes"

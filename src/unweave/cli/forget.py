@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
             staged.place()
             title = "done" if result.ok else "NOT DONE"
             show(title, rows_of(result, written), record, as_json=arguments.json, quiet=arguments.quiet)
-    return 0 if result.ok else _not_done(result, kept)
+    return 0 if result.ok else _not_done(result, kept, told=not (arguments.quiet or arguments.json))
 
 
 def _check_usage(arguments: argparse.Namespace) -> None:
@@ -181,7 +181,8 @@ def _stage(
     staged.add(places.grams, lambda path: result.grams.save(path, dtype))
 
 
-def _not_done(result: ForgetResult, kept: bool) -> int:
+def _not_done(result: ForgetResult, kept: bool, told: bool) -> int:
+    """Say on stderr what became of the files, and why it ended unless the table above has said so."""
     fate = "The files were written all the same (--keep-anyway)" if kept else "Nothing was written; --keep-anyway would"
-    print(f"unweave: not done: {result.stopped} {fate}.", file=sys.stderr)
+    print(f"unweave: not done: {'' if told else result.stopped + ' '}{fate}.", file=sys.stderr)
     return 3
