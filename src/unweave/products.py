@@ -21,7 +21,7 @@ BLOCKS = 4
 """Block rows of a Gram: with more of them the products become too narrow to be quick."""
 
 WIDE = 256
-"""The least d that is worth splitting."""
+"""The least d that is worth cutting into block rows."""
 
 FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 """Compute capabilities of NVIDIA's GPUs that do float64 at half the rate of float32: P100, V100, A100, H100 and H200,
