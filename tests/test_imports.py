@@ -18,6 +18,7 @@ ORDER = [
     {"files"},
     {"fused_kernel"},
     {"fused"},
+    {"split"},
     {"patches", "correlate", "products"},
     {"structured"},
     {"routes"},

@@ -40,7 +40,7 @@ Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
 
 ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""How many float64 numbers of rows are held at once, by device: 32 MiB and 256 MiB. A GPU needs large products."""
+"""How many numbers of rows are summed at once, by device: 32 MiB and 256 MiB in float64. A GPU needs large products."""
 
 STEADY_SAMPLES = 64
 """How few samples must still be rounded as they are in a full batch."""
@@ -278,7 +278,7 @@ class GramSum:
         for chunk in chunks_for(self.layer, rows):
             self.rows += times * self.layer.kind.count(chunk)
             for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
-                add_gram(self.gram, part.to(self.device, torch.float64), times)
+                add_gram(self.gram, part.to(self.device), times)
 
     def _add_patches(self, patches: Patches, times: int) -> None:
         check_shape(self.layer, [patches.groups, patches.count, patches.d])

@@ -2,6 +2,15 @@
 
 A rule and not a stopwatch, so that the same data gives the same bits on every run: both ways are priced by what they
 do, at prices that ``benchmarks/gram_kernels.py`` measured (``results/bench-gram-*.json``).
+
+On a GPU whose float64 is slow the patches are multiplied in digits (:mod:`unweave.split`), the correlations in float64
+still. By count the two are close: for a 3×3 convolution of C channels on P pixels, in picoseconds on an RTX 4090::
+
+    patches        2 · 19 · 81 P C² / 660 + 9 P C · 120          =  4.7 P C² + 1,080 P C
+    correlations   (2 · 3 P C² + 2 · 192 P C) / 1.3 + 48 P C     =  4.6 P C² +   340 P C
+
+The one saves operations by making them cheap, the other by making fewer; what is left is the cost of getting ready, and
+that speaks for correlations of narrow maps. They also hold no patches.
 """
 
 from __future__ import annotations
@@ -9,10 +18,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from unweave.correlate import CHUNK_ELEMENTS, tile_for
 from unweave.fused import fits
 from unweave.patches import Patches, patch_elements
-from unweave.products import block_of
+from unweave.products import SPLIT_WIDE, arithmetic_for, block_of
+from unweave.split import CHUNK, PRODUCTS
 from unweave.structured import bundles_of, offsets
 
 
@@ -28,6 +40,8 @@ class Work:
     """Numbers written on the way, and every time a product is added to the sums."""
     calls: float = 0.0
     """Products started."""
+    small: float = 0.0
+    """Multiplications of 8-bit whole numbers."""
 
     def __add__(self, other: Work) -> Work:
         return Work(
@@ -35,6 +49,7 @@ class Work:
             self.transforms + other.transforms,
             self.moved + other.moved,
             self.calls + other.calls,
+            self.small + other.small,
         )
 
 
@@ -46,6 +61,7 @@ class Prices:
     transforms: float
     moved: float
     calls: float
+    small: float = 0.0
 
     def of(self, work: Work) -> float:
         return (
@@ -53,6 +69,7 @@ class Prices:
             + self.transforms * work.transforms
             + self.moved * work.moved
             + self.calls * work.calls
+            + self.small * work.small
         )
 
 
@@ -60,7 +77,16 @@ PRICES = {
     "cpu": Prices(products=0.0438, transforms=0.0921, moved=0.922, calls=178_000.0),
     # An H200. Fitted, but for the transforms, which are left to few cases where Triton is: raised by a fifth.
     "cuda": Prices(products=3.18e-5, transforms=4e-4, moved=1.38e-3, calls=330_000.0),
+    # A GPU with slow float64. Not measured: the data sheet of an RTX 4090, but for the calls, which are the H200's.
+    # Others of the kind have other speeds and nearly the same ratios.
+    "split": Prices(products=1.55e-3, transforms=1.55e-3, moved=8e-3, calls=330_000.0, small=3.03e-6),
 }
+
+DIGITS_MOVED = 120 / 8
+"""What is moved to cut a number of a row into digits, in numbers of float64."""
+
+CLASSES_MOVED = 310 / 8
+"""What is moved to add up an entry of a Gram, for each chunk of rows."""
 
 NARROW = 32
 """A product of matrices narrower than this takes as long as one of this width."""
@@ -71,25 +97,48 @@ prices flatter them by a factor of 1.6 at most."""
 
 
 def is_structured(patches: Patches, device: str = "") -> bool:
-    """Whether the Gram of these patches is to be made of correlations, on a kind of device (by default, their own)."""
-    device = device or patches.maps.device.type
+    """Whether the Gram of these patches is to be made of correlations, on a kind of device (by default, their own).
+
+    Kinds are "cpu", "cuda", and "split" for a GPU that splits products, see :func:`unweave.products.arithmetic_for`.
+    """
+    device = device or kind_of(patches.maps.device)
     device = device if device in PRICES else "cpu"
     prices = PRICES[device]
     return prices.of(work_of_correlations(patches, device)) < MARGIN * prices.of(work_of_patches(patches, device))
 
 
+def kind_of(device: torch.device) -> str:
+    """Which prices are a device's."""
+    return "split" if arithmetic_for(device) == "split" else device.type
+
+
 def work_of_patches(patches: Patches, device: str) -> Work:
-    """Copy the patches out, again as float64, and multiply them with themselves, on and above the diagonal."""
-    rows, d = patches.groups * patches.count, patches.d
-    chunks = math.ceil(rows * d / patch_elements(device))
+    """Copy the patches out and multiply them with themselves.
+
+    Copied again as float64, and multiplied on and above the diagonal; or split, and multiplied digit by digit.
+    """
+    groups, n, d = patches.groups, patches.count, patches.d
+    rows = groups * n
+    if device == "split" and d >= SPLIT_WIDE:
+        chunks = groups * math.ceil(n / min(CHUNK, max(1, patch_elements("cuda") // (groups * d))))
+        return Work(
+            moved=rows * d * (1 + DIGITS_MOVED) + chunks * d**2 * CLASSES_MOVED,
+            calls=chunks,
+            small=float(PRODUCTS) * rows * d**2,
+        )
+    chunks = math.ceil(rows * d / patch_elements(_hardware(device)))
     half = (d + block_of(d)) / 2
-    return Work(rows * d * max(half, NARROW), 0.0, 2.0 * rows * d + chunks * patches.groups * d**2, chunks)
+    return Work(rows * d * max(half, NARROW), 0.0, 2.0 * rows * d + chunks * groups * d**2, chunks)
+
+
+def _hardware(device: str) -> str:
+    return "cuda" if device == "split" else device
 
 
 def work_of_correlations(patches: Patches, device: str) -> Work:
     """For every piece: cut tiles and windows out, transform both, and multiply them point by point."""
     samples, groups, channels, *sizes = patches.maps.shape
-    budget = CHUNK_ELEMENTS[device]
+    budget = CHUNK_ELEMENTS[_hardware(device)]
     total = Work()
     for pieces, *more in bundles_of(patches.axes, tuple(sizes)):
         counts = offsets(patches.axes, tuple(piece.part for piece in pieces))
@@ -104,8 +153,10 @@ def work_of_correlations(patches: Patches, device: str) -> Work:
         parts = groups * (1 + len(more))
         numbers = tiles * parts * wide
         chunks = math.ceil(numbers * points / budget)
-        fused = fits(points, len(tile), device)
-        transforms = 0 if fused or points == 1 else numbers * points * held
+        fused = fits(points, len(tile), _hardware(device))
+        # In the kernel they are hidden behind what is moved, unless float64 is slow.
+        hidden = fused and device != "split"
+        transforms = 0 if hidden or points == 1 else numbers * points * held
         moved = numbers * (2 * points + (0 if fused else held)) + chunks * points * parts * wide**2
         total += Work(numbers * points * max(wide, NARROW), transforms, moved, chunks)
     return total
