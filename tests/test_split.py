@@ -228,9 +228,10 @@ def test_the_arithmetic_follows_the_speed_of_float64(monkeypatch: pytest.MonkeyP
     monkeypatch.delenv(products.ARITHMETIC, raising=False)
     assert arithmetic_for(torch.device("cpu")) == "float64"
     monkeypatch.setattr(products, "_capability", lambda device: (8, 9))
+    assert arithmetic_for(torch.device("cuda", 0)) == "float64"  # it has to be asked for
+    monkeypatch.setenv(products.ARITHMETIC, "auto")
     assert arithmetic_for(torch.device("cuda", 0)) == "split"
-    monkeypatch.setenv(products.ARITHMETIC, "float64")
-    assert arithmetic_for(torch.device("cuda", 0)) == "float64"
+    assert arithmetic_for(torch.device("cpu")) == "float64"
     monkeypatch.setenv(products.ARITHMETIC, "float16")
     with pytest.raises(unweave.errors.ConfigError, match=r"UNWEAVE_ARITHMETIC: 'float16'\. Supported: 'float64'"):
         arithmetic_for(torch.device("cpu"))
