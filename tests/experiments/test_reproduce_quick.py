@@ -155,7 +155,7 @@ def test_documents_become_pages_and_figures(ran: Ran, tmp_path: Path) -> None:
     assert len(paths) == 3
 
 
-@pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "tuning"])
+@pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "search"])
 def test_a_run_that_was_cut_short_can_be_assembled_and_shown(ran: Ran, tmp_path: Path, kind: str) -> None:
     for path in (ran.folder / "rows").rglob("*"):
         if path.is_file() and fnmatch.fnmatch(path.parent.name, kind):
