@@ -6,8 +6,9 @@ more. Two searches, each a plain function of the trials that were made, in their
 - :func:`towards` looks for a forget error. Too weak: u + log F, then by 2 log F at a time; too strong: the same way
   down. Between a setting that is too weak and one that is too strong, the place where the line through both crosses
   the target, on the scale of log(error / (100 − error)): exact where the error grows as a power of v or as a logistic
-  curve of u. The middle of the two instead where one of them has no error to go by, and where three trials in a row
-  moved the same end. A trial always lies between the two ends, so that noise can mislead a search and not break it.
+  curve of u. While trials in a row move the same end, the other one counts half as much each time (the Illinois rule),
+  so that a steep response is closed in on from both sides. Where an end has no error to go by: the middle. A trial
+  always lies between the two ends, so that noise can mislead a search and not break it.
 - :func:`lowest` looks for the least score. Past the end while the best is at an end, else into the wider of the two
   gaps beside the best.
 
@@ -27,12 +28,10 @@ TOLERANCE = 0.5
 """Points of error within which the target is hit, and which a rise of the validation error may cost."""
 NARROW = math.log(1.05)
 """Ends nearer than this tell nothing new."""
-STALLED = 3
-"""So many trials with the same verdict move one end and leave the other: the middle comes next."""
 EDGE = 0.1
 """A crossing is looked for at least this share of the way from either end."""
-FLOOR = 0.05
-"""Percent: errors are taken to lie this far from 0 and from 100 at least, so that the scale is finite."""
+FLOOR = 0.2
+"""Percent: errors are taken to lie this far from 0 and from 100 at least: beyond, single samples would tell."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class Knob:
     less_forgets_more: bool = False
     from_one: bool = False
     """The field is 1 − value."""
-    factor: float = 4.0
+    factor: float = 6.0
     """F, of the first step away from the start."""
     along: Mapping[str, float] = field(default_factory=dict)
     """Fields that keep their ratio to the value, as the end of a schedule to its beginning."""
@@ -122,8 +121,8 @@ def towards(knob: Knob, tried: Sequence[Tried], target: float) -> Next:
         below, above = knob.strength(weak.value), knob.strength(strong.value)
         if abs(above - below) < NARROW:
             return Next(None, "narrow", *ends)
-        stalled = len(tried) > STALLED and len({one.verdict for one in tried[-STALLED:]}) == 1
-        share = 0.5 if stalled else _crossing(weak, strong, target)
+        in_a_row = next(i for i, one in enumerate(reversed(tried)) if one.verdict != tried[-1].verdict)
+        share = _crossing(weak, strong, target, 0.5 ** (in_a_row - 1), strong_stays=strong is not tried[-1])
         return Next(knob.value(below + share * (above - below)), "between", *ends)
     step = math.log(knob.factor) * (1 if len(tried) == 1 else 2)
     return Next(*_past(knob, tried[-1].value, step if strong is None else -step), *ends)
@@ -135,12 +134,17 @@ def _past(knob: Knob, value: float, step: float) -> tuple[float | None, str]:
     return (None, "bound") if following == value else (following, "stronger" if step > 0 else "weaker")
 
 
-def _crossing(weak: Tried, strong: Tried, target: float) -> float:
-    """Where between two trials (0: the weak one, 1: the strong one) the error should be the target's."""
+def _crossing(weak: Tried, strong: Tried, target: float, weight: float, *, strong_stays: bool) -> float:
+    """Where between two trials (0: the weak one, 1: the strong one) the error should be the target's.
+
+    ``weight`` is what the distance of that end counts which stays where it was.
+    """
     if weak.error is None or strong.error is None or strong.error <= target + TOLERANCE:
         return 0.5  # the strong end is there for its cost or its ruin: its error tells no place
-    low, high = _log_odds(weak.error), _log_odds(strong.error)
-    return min(max((_log_odds(target) - low) / (high - low), EDGE), 1 - EDGE)
+    aim = _log_odds(target)
+    below, above = aim - _log_odds(weak.error), _log_odds(strong.error) - aim
+    below, above = (below, above * weight) if strong_stays else (below * weight, above)
+    return min(max(below / (below + above), EDGE), 1 - EDGE) if below + above > 0 else 0.5
 
 
 def _log_odds(error: float) -> float:

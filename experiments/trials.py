@@ -16,7 +16,8 @@ A few settings are fixed by reasoning, in every trial of the method, and not sea
 
 SCRUB's knob is the learning rate: of its settings the one that every notebook of its authors shares, and both its
 passes scale with it. SSD forgets more where α is smaller: more weights are dampened. NegGrad+ weighs the forget set by
-1 − a. Warnecke's second order has the damping s δ; s must stay above half the largest eigenvalue, so δ is turned.
+1 − a, for which its authors take 0.0001 and 0.05. Warnecke's second order has the damping s δ; s must stay above half
+the largest eigenvalue, so δ is turned.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ KNOBS: dict[str, Knob] = {
     "eu_k": Knob("lr", 0.1, 1e-3, 3.0, along={"lr_end": 0.05}, fixed={"epochs": 30}),
     "cf_k": Knob("lr", 0.1, 1e-3, 3.0, along={"lr_end": 0.05}),
     "neg_grad": Knob("lr", 1e-4, 1e-8, 0.1, fixed=FROZEN),
-    "neg_grad_plus": Knob("a", 1e-4, 1e-7, 0.9, from_one=True, fixed=FROZEN),
+    "neg_grad_plus": Knob("a", 1e-4, 1e-7, 0.2, from_one=True, fixed=FROZEN),
     "random_label": Knob("lr", 1e-4, 1e-8, 0.01),
     "scrub": Knob("lr", 5e-4, 1e-6, 0.1),
     "salun": Knob("lr", 0.013, 1e-5, 1.0),

@@ -63,7 +63,7 @@ def logistic(right: float, steepness: float, down: bool = False) -> Response:
 
 
 @pytest.mark.parametrize("off", [1 / 100, 1 / 30, 1 / 3, 1.0, 5.0, 40.0, 100.0])
-@pytest.mark.parametrize("steepness", [0.7, 1.0, 2.0])
+@pytest.mark.parametrize("steepness", [0.7, 1.0, 2.0, 4.0])
 def test_a_start_that_is_off_by_a_hundred_finds_the_target_in_six_trials(off: float, steepness: float) -> None:
     tried, _ = searched(WIDE, logistic(WIDE.start * off, steepness))
     assert nearest(tried) <= 1.0, [(one.value, one.error) for one in tried]
@@ -74,7 +74,7 @@ def test_the_target_is_found_where_less_forgets_more_and_where_the_field_is_one_
     down = Knob("alpha", 10.0, 1e-3, 1e6, less_forgets_more=True)
     tried, _ = searched(down, logistic(700.0, 1.0, down=True))
     assert nearest(tried) <= 1.0
-    assert tried[1].value == 40.0, "100 % forgotten at first: a larger alpha is weaker"
+    assert tried[1].value == 60.0, "85 % forgotten at first: a larger alpha is weaker"
     plus = Knob("a", 1e-4, 1e-7, 0.9, from_one=True, along={"end": 0.5}, fixed={"norm": "frozen"})
     assert plus.settings(1e-4) == {"norm": "frozen", "a": 0.9999, "end": 5e-5}
 
@@ -82,7 +82,7 @@ def test_the_target_is_found_where_less_forgets_more_and_where_the_field_is_one_
 def test_the_first_steps_are_a_factor_then_its_square() -> None:
     nothing: Response = lambda value: (0.2, 0.0)  # noqa: E731
     tried, why = searched(WIDE, nothing, most=4)
-    assert [one.value / WIDE.start for one in tried] == pytest.approx([1, 4, 64, 1024], rel=0.01)
+    assert [one.value / WIDE.start for one in tried] == pytest.approx([1, 6, 216, 7776], rel=0.01)
     assert why == "no more trials"
 
 
@@ -92,10 +92,9 @@ def test_a_crossing_by_hand() -> None:
     following = towards(WIDE, tried, TARGET)
     assert following.value == pytest.approx(4**0.3795, rel=0.005)
     assert (following.weak, following.strong) == (1.0, 4.0)
-    for value in (1.7, 1.6):
-        tried.append(Tried(value, "less", 12.0))
-        following = towards(WIDE, tried, TARGET)
-    assert following.value == pytest.approx(math.sqrt(1.6), rel=0.005), "the same end moved three times: the middle"
+    # At 12 % the log-odds are −1.992: the upper end is 0.423 off, the lower one, left where it was, counts 1.476 / 2.
+    again = towards(WIDE, [*tried, Tried(1.7, "less", 12.0)], TARGET)
+    assert again.value == pytest.approx(1.7 ** (0.738 / (0.738 + 0.423)), rel=0.005)
 
 
 def test_a_ruin_asks_for_less_and_tells_no_place() -> None:
@@ -138,10 +137,10 @@ def test_noise_and_dips_mislead_by_little_and_every_trial_lies_between_the_ends(
 def test_a_bound_is_tried_once_and_ends_the_search() -> None:
     knob = Knob("lr", 0.01, 1e-4, 0.3)
     tried, why = searched(knob, lambda value: (0.4, 0.0))
-    assert [one.value for one in tried] == [0.01, 0.04, 0.3]
+    assert [one.value for one in tried] == [0.01, 0.06, 0.3]
     assert why == "bound"
     tried, why = searched(knob, lambda value: (90.0, 30.0))
-    assert [one.value for one in tried] == [0.01, 0.0025, 0.000156, 0.0001]
+    assert [one.value for one in tried] == [0.01, 0.00167, 0.0001]
     assert why == "bound"
 
 
@@ -184,7 +183,7 @@ def test_the_lowest_score_is_closed_in_on(off: float) -> None:
 
 def test_the_lowest_score_at_a_bound_or_in_ruins() -> None:
     knob = Knob("tau", 1.0, 0.1, 2.0)
-    assert lowest(knob, [(1.0, math.inf)]).value == 0.25, "nothing but ruins: weaker"
+    assert lowest(knob, [(1.0, math.inf)]).value == pytest.approx(1 / 6, rel=0.01), "nothing but ruins: weaker"
     assert lowest(knob, [(1.0, 5.0), (2.0, 4.0)]).value == pytest.approx(math.sqrt(2), rel=0.01), "into the only gap"
     assert lowest(knob, [(1.0, 5.0), (1.02, 6.0), (0.99, 6.0)]).reason == "narrow"
 
@@ -267,8 +266,8 @@ def test_an_interrupted_search_makes_the_same_trials(tmp_path: Path, made: list[
     assert kept(parts) == kept(whole)
     assert len(rows_of(whole, CASE, "scrub")) == SCALE.trials
     trials = trials_of(whole, CASE, "scrub")
-    assert [trial["value"] for trial in trials[:2]] == [5e-4, 2e-3]
-    assert min(abs(trial["forgotten"] - TARGET) for trial in trials) <= 1.0
+    assert [trial["value"] for trial in trials[:2]] == [5e-4, 3e-3]
+    assert min(abs(trial["forgotten"] - TARGET) for trial in trials) <= 1.5, "every other step ends in a ruin"
     best = best_of(trials)
     assert best is not None
     assert chosen_settings(whole, CASE, "scrub") == best["settings"] == {"lr": best["value"]}
@@ -282,13 +281,13 @@ def test_a_settled_method_makes_no_more_trials_and_a_ruined_one_is_not_taken(
     run(work)
     rows = rows_of(work, CASE, "fine_tune")
     assert rows[0]["forgotten"] == pytest.approx(4.27, abs=0.05)
-    assert rows[1]["value"] == 0.04
+    assert rows[1]["value"] == 0.06
     settled = next(number for number, row in enumerate(rows) if row.get("asks for") == "settled")
     assert all(row == {"skipped": "settled", "bracket": row["bracket"]} for row in rows[settled + 1 :])
     assert len(rows) == SCALE.trials > settled + 1
     assert len(trials_of(work, CASE, "fine_tune")) == settled + 1
     ruined = [row for row in rows_of(work, CASE, "scrub") if "ok" in row and not row["ok"]]
-    assert ruined, "0.032 is one step too far"
+    assert ruined, "0.108 is one step too far"
     assert all(row["asks for"] == "less" and row["forgotten"] == 0 for row in ruined)
     assert best_of([ruined[0] | {"score": 0.0}, rows[0]]) == rows[0]
 
