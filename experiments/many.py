@@ -109,7 +109,10 @@ class Attackers:
         if method == "retrained":
             tested = self.retrained_seeds[self.classifier().splits["retrained"].validation]
         able = [seed for seed in tested if seed in seeds]
-        return described(self.scored(self.outputs(method, able))) if able else None
+        if not able:
+            return None
+        learnt_from = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds)}
+        return described(self.scored(self.outputs(method, able)), {**learnt_from, "on trial": len(able)})
 
     def _by_likelihood(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         others = self.retrained_seeds
@@ -120,7 +123,7 @@ class Attackers:
         if min(len(seeds), len(others)) < NEEDS["u-lira"]["unlearned"]:
             return None
         scores = ULiRA().score(self.outputs(method, seeds), self.outputs("retrained", others))
-        return described(self._separated(*scores))
+        return described(self._separated(*scores), {"retrained": len(others), "on trial": len(seeds)})
 
     def _by_references(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         half = len(self.retrained_seeds) // 2
@@ -135,9 +138,8 @@ class Attackers:
             targets = zip(self.outputs(kind, chosen), self.outputs(kind, chosen, "held_out"), strict=True)
             return np.stack([RMIA().fit(strangers, population).score(own, forget) for own, strangers in targets])
 
-        return described(
-            separate(scores(method, seeds), scores("retrained", others), same_samples=True, draws=self.work.scale.draws)
-        )
+        rests_on = {"retrained": len(references) + len(others), "on trial": len(seeds)}
+        return described(self._separated(scores(method, seeds), scores("retrained", others)), rests_on)
 
     def _distance(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         if method in ("original", "retrained"):
@@ -146,15 +148,21 @@ class Attackers:
         full = self.outputs("original", self.full_seeds[-count:])
         _, mean = klom(self.outputs(method, seeds), self.outputs("retrained", self.retrained_seeds), full)
         groups = {"unlearned": mean.unlearned, "original": mean.original, "retrained": mean.retrained}
-        return {name: rounded(found.document()) for name, found in groups.items() if found is not None}
+        rests_on = {"full": count, "retrained": len(self.retrained_seeds), "on trial": len(seeds)}
+        distances = {name: rounded(found.document()) for name, found in groups.items() if found is not None}
+        return {**distances, "rests on": rests_on}
 
 
-def described(found: Separation) -> dict[str, Any]:
-    """AUC, TPR at 1 % FPR, how many networks and a thinned ROC curve."""
+def described(found: Separation, rests_on: dict[str, int]) -> dict[str, Any]:
+    """AUC, TPR at 1 % FPR, a thinned ROC curve, and how many networks of each kind are behind them.
+
+    ``models`` are the networks whose scores are compared, [on trial, retrained]; ``rests_on`` also counts those that
+    the attacker learns from.
+    """
     document = found.document()
     kept = ("auc", "tpr_at_1_percent", "balanced_accuracy", "models")
     roc = {axis: thinned(values) for axis, values in document["roc"].items()}
-    return rounded({**{key: document[key] for key in kept}, "roc": roc})
+    return rounded({**{key: document[key] for key in kept}, "rests on": rests_on, "roc": roc})
 
 
 def thinned(values: list[float]) -> list[float]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+from experiments.page_basis import basis, count, span
 
 Document = Mapping[str, Any]
 
@@ -25,9 +26,10 @@ def class_smallvgg(document: Document) -> str:
 
 def _simple(methods: Mapping[str, Any], keys: tuple[str, ...] = ("retained test", "retained", "forgotten")) -> str:
     rows = [
-        [row["title"], *(mean(row["errors"].get(k)) for k in keys), seconds(row["seconds"])] for row in methods.values()
+        [row["title"], count(row), *(mean(row["errors"].get(k)) for k in keys), seconds(row["seconds"])]
+        for row in methods.values()
     ]
-    return table(["method", *keys, "seconds"], rows)
+    return table(["method", "n", *keys, "seconds"], rows)
 
 
 def gamma(document: Document) -> str:
@@ -39,15 +41,20 @@ def gamma(document: Document) -> str:
             rows.append(
                 [
                     f"{method}, γ = {value}",
+                    count(row),
                     *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test")),
                 ]
             )
     for name, row in document["references"].items():
         paper = document["paper"]["retrained"] if name == "retrained" else {}
         rows.append(
-            [name, *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test"))]
+            [
+                name,
+                count(row),
+                *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test")),
+            ]
         )
-    return "\n\n".join([table(["method", "forgotten", "retained", "test"], rows), origin(document)])
+    return "\n\n".join([table(["method", "n", "forgotten", "retained", "test"], rows), origin(document)])
 
 
 def layers(document: Document) -> str:
@@ -56,16 +63,17 @@ def layers(document: Document) -> str:
     for key, found in document["networks"].items():
         known, rows = document["paper"][key], []
         for k in range(len(found["moved"]) + 1):
-            cells = [str(k)]
+            cells, seeds = [str(k)], list[int]()
             for method in ("pgu", "eu_k"):
                 name = "original" if k == 0 else f"{method} last={k}"
                 paper = known[method][k] if k < len(known[method]) else None
                 error = found["methods"].get(name, {}).get("errors", {}).get("forgotten")
+                seeds += [] if error is None else [len(error["values"])]
                 cells += [beside(auc(attack_of(found, name, "xgboost")), papers(paper, 3)), mean(error)]
-            rows.append(cells)
+            rows.append([cells[0], span(seeds) if seeds else MISSING, *cells[1:]])
         what = "blocks" if key == "resnet18" else "layers"
-        columns = [f"last {what} moved", "PGU: XGBoost attack", "forgotten", "EU-k: XGBoost attack", "forgotten"]
-        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}")
+        columns = [f"last {what} moved", "n", "PGU: XGBoost attack", "forgotten", "EU-k: XGBoost attack", "forgotten"]
+        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
     return "\n\n".join([*parts, origin(document)])
 
 
@@ -81,9 +89,10 @@ def epochs(document: Document) -> str:
                 errors = found["methods"][name]["errors"]
                 keys = ("retained", "retained test" if "retained test" in errors else "test")
                 lost = [f"{errors[k]['mean'] - before[k]['mean']:+.2f}" if before else MISSING for k in keys]
-                rows.append([str(epoch), *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
-        columns = ["epochs", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
-        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}")
+                n = count(found["methods"][name])
+                rows.append([str(epoch), n, *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
+        columns = ["epochs", "n", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
+        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
     return "\n\n".join([*parts, origin(document)])
 
 
@@ -103,6 +112,7 @@ def attacks(document: Document) -> str:
             found.append(
                 [
                     row["title"],
+                    count(row),
                     *(mean(row["errors"][k]) for k in ("retained", "forgotten", "test", "own")),
                     *cells,
                     klom,
@@ -112,6 +122,7 @@ def attacks(document: Document) -> str:
 
     columns = [
         "method",
+        "n",
         "retained",
         "forgotten",
         "test",
@@ -123,7 +134,12 @@ def attacks(document: Document) -> str:
     ]
     changes = table(columns, rows(document["changes"]))
     return "\n\n".join(
-        [table(columns, rows(document["methods"])), f"One thing changed at a time:\n\n{changes}", origin(document)]
+        [
+            table(columns, rows(document["methods"])),
+            basis(document),
+            f"One thing changed at a time:\n\n{changes}",
+            origin(document),
+        ]
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+from experiments.page_basis import basis, count, span, tuning
 from experiments.page_studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers
 
 Document = Mapping[str, Any]
@@ -14,7 +15,13 @@ Document = Mapping[str, Any]
 def table1(document: Document) -> str:
     """All methods on table 1's request."""
     return "\n\n".join(
-        [_methods(document, ("retained", "forgotten", "test", "own")), distances(document), origin(document)]
+        [
+            _methods(document, ("retained", "forgotten", "test", "own")),
+            basis(document, ("xgboost", "u-lira", "rmia")),
+            tuning(document.get("tuning", {}), document["methods"]),
+            distances(document),
+            origin(document),
+        ]
     )
 
 
@@ -22,6 +29,7 @@ def _methods(document: Document, sets: tuple[str, ...]) -> str:
     names = {"own": "held-out of their class"}
     columns = [
         "method",
+        "n",
         *(names.get(key, key) for key in sets),
         "seconds",
         "XGBoost attack",
@@ -38,7 +46,7 @@ def _methods(document: Document, sets: tuple[str, ...]) -> str:
         cells.append(beside(auc(attack_of(document, method, "xgboost")), papers(paper.get("auc", {}).get(method), 3)))
         cells += [auc(attack_of(document, method, name)) for name in ("u-lira", "rmia")]
         distance = document["entropy"].get("distance to retrained", {}).get(method)
-        rows.append([row["title"], *cells, MISSING if distance is None else f"{distance:.2f}"])
+        rows.append([row["title"], count(row), *cells, MISSING if distance is None else f"{distance:.2f}"])
     return table(columns, rows)
 
 
@@ -77,7 +85,7 @@ def _gap(rows: Mapping[str, Any], method: str, key: str) -> str:
 def table2(document: Document) -> str:
     """Each number of classes, then the attacks on the first."""
     parts = []
-    for count, request in document["requests"].items():
+    for number, request in document["requests"].items():
         known = document["paper"]["rows"] if not parts else document["paper, 10 classes"]["rows"]
         rows = []
         for method, row in request["methods"].items():
@@ -91,10 +99,21 @@ def table2(document: Document) -> str:
             cells.append(MISSING if distance is None else f"{distance:.2f}")
             found = attack_of(document, method, "xgboost") if not parts else None
             cells.append(beside(auc(found), papers(document["paper"]["auc"].get(method), 3) if not parts else None))
-            rows.append([row["title"], *cells])
-        columns = ["method", "retained test", "retained", "forgotten, all rows", "seconds", "entropy", "XGBoost attack"]
-        parts.append(f"**{count} classes**\n\n{table(columns, rows)}")
-    return "\n\n".join([*parts, origin(document)])
+            rows.append([row["title"], count(row), *cells])
+        columns = [
+            "method",
+            "n",
+            "retained test",
+            "retained",
+            "forgotten, all rows",
+            "seconds",
+            "entropy",
+            "XGBoost attack",
+        ]
+        parts.append(f"**{number} classes**\n\n{table(columns, rows)}")
+    rows_of_first = next(iter(document["requests"].values()), {}).get("methods", {})
+    tuned = tuning(document.get("tuning", {}), rows_of_first)
+    return "\n\n".join([*parts, basis(document, ("xgboost",)), tuned, origin(document)])
 
 
 def table3(document: Document) -> str:
@@ -109,15 +128,29 @@ def table3(document: Document) -> str:
             cells.append(beside(seconds(row["seconds"]), papers(at.get("seconds"), 0)))
             distance = step["entropy"].get("distance to retrained", {}).get(method)
             cells.append(MISSING if distance is None else f"{distance:.2f}")
-            rows.append([f"{number + 1}: {row.get('title', method)}", *cells])
-    columns = ["step: method", "test", "retained", "forgotten so far", "forgotten in this step", "seconds", "entropy"]
+            rows.append([f"{number + 1}: {row.get('title', method)}", count(row), *cells])
+    columns = [
+        "step: method",
+        "n",
+        "test",
+        "retained",
+        "forgotten so far",
+        "forgotten in this step",
+        "seconds",
+        "entropy",
+    ]
     found = document["attacks"].get("methods", {})
     lines = [
         f"- {method}: XGBoost {auc(about.get('xgboost'))}, U-LiRA {auc(about.get('u-lira'))}"
         for method, about in found.items()
     ]
     return "\n\n".join(
-        [table(columns, rows), "After the last step:\n\n" + ("\n".join(lines) or "not run yet"), origin(document)]
+        [
+            table(columns, rows),
+            basis(document, ("xgboost", "u-lira")),
+            "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
+            origin(document),
+        ]
     )
 
 
@@ -133,9 +166,16 @@ def table4(document: Document) -> str:
             for budget, found in budgets.items()
         ]
         taken = next((found[method] for found in budgets.values() if method in found), None)
-        rows.append([taken["title"] if taken else method, *cells, seconds(taken["seconds"]) if taken else MISSING])
+        seeds = span([len(found[method]["seconds"]["values"]) for found in budgets.values() if method in found])
+        rows.append(
+            [taken["title"] if taken else method, seeds, *cells, seconds(taken["seconds"]) if taken else MISSING]
+        )
     return "\n\n".join(
-        [table(["network", *(f"{int(b):,} wrong labels" for b in budgets), "seconds"], rows), origin(document)]
+        [
+            table(["network", "n", *(f"{int(b):,} wrong labels" for b in budgets), "seconds"], rows),
+            basis(document),
+            origin(document),
+        ]
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.cells import attack_of, auc, beside, mean, papers, seconds, table
+from experiments.page_basis import basis, count, span
 from experiments.page_figures import drawn_from, write_svg
 from experiments.page_tables import TABLES
 
@@ -69,9 +70,10 @@ def _summary(document: Mapping[str, Any]) -> str:
             beside(auc(attack_of(document, method, "xgboost")), found),
             auc(attack_of(document, method, "u-lira")),
         ]
-        rows.append([row["title"], *errors, mean(row["errors"]["own"]), times, *attacks])
+        rows.append([row["title"], count(row), *errors, mean(row["errors"]["own"]), times, *attacks])
     columns = [
         "method",
+        "n",
         "retained",
         "forgotten",
         "test",
@@ -80,7 +82,13 @@ def _summary(document: Mapping[str, Any]) -> str:
         "XGBoost attack",
         "U-LiRA",
     ]
-    return table(columns, rows)
+    return f"{table(columns, rows)}\n\n{basis(document, ('xgboost', 'u-lira'))}{_trials(document)}"
+
+
+def _trials(document: Mapping[str, Any]) -> str:
+    """How many trials are behind the settings of the baselines."""
+    made = [len(about["trials"]) for about in document.get("tuning", {}).get("methods", {}).values()]
+    return f" Baselines: the best of {span(made)} trials each." if made else " Baselines are not run yet."
 
 
 def with_summary(text: str, root: Path = ROOT) -> str:

@@ -11,6 +11,7 @@ For each budget: a network trained with wrong labels in pairs of classes ("poiso
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -20,11 +21,13 @@ from experiments.jobs import Job
 from experiments.loaders import Shuffled
 from experiments.methods import Outcome, capped, fitted_to, pgu_story, title_of
 from experiments.readout import logits_of, percent_wrong
+from experiments.search import lowest
 from experiments.settings import Setting
 from experiments.sources import recipe_of
 from experiments.summary import spread
 from experiments.training_sets import clean_part, poisoned_by, with_poison
-from experiments.trials import TRIALS
+from experiments.trials import KNOBS, SCHEME
+from experiments.tuning import all_finite, best_of, described, earlier_trials, kept_rows, skipped
 from experiments.work import Work
 from unweave.baselines import BASELINES
 
@@ -60,6 +63,7 @@ def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Se
 
 def _job(work: Work, setting: Setting, budget: int, method: str, seed: int) -> Job:
     settings = {"recipe": recipe_of(setting).settings(), "budget": budget, "method": method, "seed": seed}
+    settings |= {"tuning": SCHEME} if method in KNOBS else {}
     return Job(name_of(setting, budget, method, seed), partial(_run, work, setting, budget, method, seed), settings)
 
 
@@ -108,39 +112,44 @@ def accuracies_of(work: Work, setting: Setting, budget: int, outcome: Outcome) -
 
 
 def _trials(work: Work, setting: Setting, budget: int, method: str) -> list[Job]:
-    """Judged by the validation half: the accuracy that comes back."""
-
-    def run(settings: dict[str, Any]) -> dict[str, Any]:
-        outcome = repair(work, setting, budget, method, 0, settings)
-        val = work.data(setting).val
-        score = percent_wrong(logits_of(outcome.net, val), val.y)
-        return {"settings": settings, "score": score, "ok": outcome.story["ok"], "seconds": outcome.seconds}
-
+    """Judged by the validation half: the accuracy that comes back. See ``experiments.search.lowest``."""
+    same = {"recipe": recipe_of(setting).settings(), "budget": budget, "method": method, "tuning": SCHEME}
     return [
         Job(
-            _trial_name(setting, method, number),
-            partial(run, settings),
-            {"recipe": recipe_of(setting).settings(), "budget": budget, "method": method, "trial": settings},
+            _trial_name(setting, f"{method}-{number}"),
+            partial(_trial, work, setting, budget, method, number),
+            {**same, "trial": number, "knob": KNOBS[method].described()},
         )
-        for number, settings in enumerate(TRIALS[method][: work.scale.trials])
+        for number in range(work.scale.trials)
     ]
 
 
+def _trial(work: Work, setting: Setting, budget: int, method: str, number: int) -> dict[str, Any]:
+    earlier = earlier_trials(work, partial(_trial_name, setting), method, number)
+    following = lowest(KNOBS[method], [(row["value"], row["score"] if row["ok"] else math.inf) for row in earlier])
+    if following.value is None:
+        return skipped(following)
+    outcome = repair(work, setting, budget, method, 0, KNOBS[method].settings(following.value))
+    val = work.data(setting).val
+    error = percent_wrong(logits_of(outcome.net, val), val.y)
+    sound = bool(outcome.story["ok"]) and all_finite(outcome.net)
+    return {**described(method, following), "val": error, "score": error, "ok": sound, "seconds": outcome.seconds}
+
+
 def chosen(work: Work, setting: Setting, method: str) -> dict[str, Any]:
-    """The settings with the lowest validation error; the authors' where nothing was tried."""
-    tried = tried_for(work, setting, method)
-    best: dict[str, Any] = min(tried, key=lambda trial: trial["score"])["settings"] if tried else {}
-    return best
+    """The settings with the lowest validation error; the authors' value where nothing was tried."""
+    best = best_of(tried_for(work, setting, method))
+    found: dict[str, Any] = KNOBS[method].settings(KNOBS[method].start) if best is None else best["settings"]
+    return found
 
 
 def tried_for(work: Work, setting: Setting, method: str) -> list[dict[str, Any]]:
-    """The trials that were run."""
-    names = [_trial_name(setting, method, number) for number in range(len(TRIALS[method]))]
-    return [work.row(name) for name in names if work.has(name)]
+    """The trials that were made."""
+    return [row for row in kept_rows(work, partial(_trial_name, setting), method) if "skipped" not in row]
 
 
-def _trial_name(setting: Setting, method: str, number: int) -> str:
-    return f"{setting.name}/poison-tuning/{method}-{number}"
+def _trial_name(setting: Setting, what: str) -> str:
+    return f"{setting.name}/poison-{SCHEME}/{what}"
 
 
 # ---------------------------------------------------------------------------------------------------- assembling

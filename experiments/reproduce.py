@@ -11,6 +11,7 @@ import argparse
 import fnmatch
 import importlib
 import json
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +25,7 @@ import torch
 from experiments.jobs import Done, Job, run_jobs
 from experiments.provenance import made_by
 from experiments.settings import PAPER, QUICK, Scale
+from experiments.trials import SCHEME
 from experiments.work import Work
 from unweave.cli.reproduce import STAGES, add_options
 from unweave.errors import ConfigError
@@ -81,6 +83,7 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
         _run(work, _once(job for module in modules for job in module.jobs(work)), options, say)
     documents = dict[str, dict[str, Any]]()
     if options.stage != "run":
+        _say_what_is_left_out(work, say)
         for module in modules:
             documents[module.NAME] = _assemble(work, module, say)
     return documents
@@ -121,6 +124,7 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     began = time.monotonic()
     problems = _only_problems(say)
     wanted = [job for job in jobs if fnmatch.fnmatch(job.name, options.jobs)]
+    _set_aside(work, wanted, say)
     for job in wanted:
         if work.has(job.name):
             _done(work, [job], problems)  # refuses what was made with other settings, before anything is run
@@ -137,16 +141,37 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
             say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
 
 
-def together(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Jobs that can run at the same time: those of one folder, which differ in their seeds or are trials of tuning.
+def _set_aside(work: Work, jobs: Sequence[Job], say: Say) -> None:
+    """Outcomes of baselines that were tuned in another way make room for new ones."""
+    old = [job.name for job in jobs if work.of_another_tuning(job.name)]
+    for name in old:
+        work.set_aside(name)
+    if old:
+        say(f"{len(old)} outcomes of another tuning are in {work.folder / 'set-aside'} now; their jobs run again")
 
-    A folder comes where its first job does, but for tuning: its reference first, then all trials, then the others.
+
+def _say_what_is_left_out(work: Work, say: Say) -> None:
+    old = [name for name in work.names() if work.of_another_tuning(name)]
+    if old:
+        folders = ", ".join(sorted({name.rpartition("/")[0].rpartition("/")[2] for name in old}))
+        say(
+            f"{len(old)} outcomes of another tuning are left out ({folders}). Run the same command with --stage run to "
+            "make them anew, or delete those folders."
+        )
+
+
+def together(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Jobs that can run at the same time: those of one folder, which differ in their seeds.
+
+    A folder comes where its first job does, but for tuning: its reference first, then the first trials of all methods,
+    then the second ones, which depend on them, and so on; then the others.
     """
-    groups: dict[tuple[int, str], list[Job]] = {}
+    groups: dict[tuple[float, str], list[Job]] = {}
     for job in jobs:
         folder, _, leaf = job.name.rpartition("/")
-        trial = folder.endswith("tuning")
-        stage = 0 if trial and leaf == "original" else 1 if trial else 2
+        stage = math.inf
+        if folder.endswith(SCHEME):
+            stage = -1 if leaf == "original" else int(leaf.rpartition("-")[2])
         groups.setdefault((stage, folder), []).append(job)
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
@@ -168,6 +193,10 @@ def _only_problems(say: Say) -> Say:
 def _gist(result: dict[str, Any]) -> str:
     """A few errors, so that a run can be judged while it goes on."""
     found = result.get("errors") or result.get("accuracy") or {}
+    if "skipped" in result:
+        return f"  not needed: {result['skipped']}"
+    if "asks for" in result:
+        return f"  {result['knob']} {result['value']:g}: forgotten {result['forgotten']:.2f}, val {result['val']:.2f}"
     shown = " ".join(f"{key} {found[key]:.2f}" for key in ("retained", "forgotten", "test") if key in found)
     return f"  {shown}" if shown else ""
 

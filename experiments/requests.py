@@ -20,6 +20,7 @@ from experiments.settings import Case
 from experiments.sharded import by_shards
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL, RETRAINED_SEEDS, retained
+from experiments.trials import KNOBS, SCHEME
 from experiments.tuning import chosen_settings, trials_of
 from experiments.work import Work
 
@@ -57,15 +58,16 @@ def retrained_job(work: Work, case: Case, seed: int) -> Job:
     return job(case, "retrained", seed, run)
 
 
-def method_job(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None = None) -> Job:
+def method_job(work: Work, case: Case, method: str, seed: int) -> Job:
     """The original network made to forget; a baseline takes the settings that tuning chose."""
-    return job(case, method, seed, partial(_by_method, work, case, method, seed, settings))
+    scheme = {"tuning": SCHEME} if method in KNOBS else {}
+    return job(case, method, seed, partial(_by_method, work, case, method, seed), **scheme)
 
 
-def _by_method(work: Work, case: Case, method: str, seed: int, settings: dict[str, Any] | None) -> Result:
-    used = chosen_settings(work, case, method) if settings is None else settings
+def _by_method(work: Work, case: Case, method: str, seed: int) -> Result:
+    used = chosen_settings(work, case, method)
     outcome = by_shards(work, case, seed) if method == "sisa" else forget_by(work, case, method, seed, used)
-    tried = {} if method in TITLES else {"trials": len(trials_of(work, case, method))}  # 0: the authors' own settings
+    tried = {} if method in TITLES else {"trials": len(trials_of(work, case, method))}  # 0: the authors' own value
     return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **tried})
 
 

@@ -88,7 +88,7 @@ class Scale:
     draws: int = 1000
     """Of the bootstraps behind the attacks' intervals."""
     trials: int = 6
-    """Of every baseline's tuning."""
+    """Of every baseline's tuning, at most."""
     epochs_watched: tuple[int, ...] = (0, 1, 2, 4, 8, 12, 16, 20, 30, 40)
     epochs_watched_classes: tuple[int, ...] = (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 99)
     baseline_epochs: int | None = None

@@ -15,7 +15,8 @@ from experiments.methods import title_of
 from experiments.paper_numbers import PAPER
 from experiments.settings import Case
 from experiments.sources import recipe_of
-from experiments.tuning import TUNING_SEED, chosen_settings, trials_of
+from experiments.trials import KNOBS
+from experiments.tuning import TUNING_SEED, best_of, chosen_settings, rows_of, trials_of
 from experiments.work import Work
 from unweave.audit import Ensemble
 from unweave.audit.readouts import entropy_histograms, log_entropy
@@ -44,8 +45,8 @@ def head(work: Work, name: str, cases: Sequence[Case], prefixes: Sequence[str]) 
 
 
 def _files(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
-    paths = [path for prefix in prefixes for path in sorted((work.rows / prefix).rglob("*.json"))]
-    return [json.loads(path.read_text()) for path in paths]
+    names = [name for prefix in prefixes for name in work.names(prefix) if not work.of_another_tuning(name)]
+    return [json.loads((work.rows / f"{name}.json").read_text()) for name in names]
 
 
 def _origins(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
@@ -70,6 +71,8 @@ def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | N
         seconds["median"] = round(statistics.median(seconds["values"]), 4)
         first = {key: rows[0][key] for key in STORY if key in rows[0]}
         table[method] = {"title": _title(method), "seeds": seeds, "errors": errors, "seconds": seconds, **first}
+        if any(row.get("config") != rows[0].get("config") for row in rows):
+            table[method]["config by seed"] = [row.get("config") for row in rows]
         if "fit seconds" in rows[0]:
             table[method]["fit seconds"] = spread([row["fit seconds"] for row in rows])
         if "ok" in rows[0]:
@@ -133,11 +136,23 @@ def attacks(work: Work, case: Case, methods: Sequence[str], only: Sequence[str] 
 
 def tuned(work: Work, case: Case, methods: Sequence[str]) -> dict[str, Any]:
     """What was tried for every baseline, and which settings were taken."""
-    tried = {method: trials_of(work, case, method) for method in methods}
-    table = {
-        method: {"trials": rounded(trials), "chosen": chosen_settings(work, case, method)}
-        for method, trials in tried.items()
-        if trials
-    }
+    table = {method: _search(work, case, method) for method in methods if trials_of(work, case, method)}
     criterion = "|forget error − target| + rise of the validation error, in points; target: the original's held-out"
-    return {"criterion": criterion, "seed": TUNING_SEED, "methods": table}
+    return {"criterion": criterion, "seed": TUNING_SEED, "trials at most": work.scale.trials, "methods": table}
+
+
+def _search(work: Work, case: Case, method: str) -> dict[str, Any]:
+    rows, trials = rows_of(work, case, method), trials_of(work, case, method)
+    ended = next((row["skipped"] for row in rows if "skipped" in row), None)
+    if ended is None and trials[-1]["asks for"] == "settled":
+        ended = "settled"
+    errors = ("forgotten", "val", "target", "score", "seconds")
+    shown = [{**trial, **rounded({key: trial[key] for key in errors})} for trial in trials]
+    best = best_of(trials)
+    return {
+        "knob": KNOBS[method].name,
+        "trials": shown,
+        "ended": ended or "no more trials",
+        "chosen": chosen_settings(work, case, method),
+        "chosen trial": None if best is None else trials.index(best) + 1,
+    }

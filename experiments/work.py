@@ -2,6 +2,7 @@
 
     FOLDER/weights/SETTING/TRAINING/SEED.safetensors     networks: large, can be trained again
     FOLDER/rows/SETTING/CASE/METHOD/SEED.json, .npz      outcomes: small, what must survive
+    FOLDER/set-aside/…                                   outcomes of baselines that were tuned in another way
 
 Outcomes are those of jobs (see ``experiments.jobs``): one network, one method, one seed. An interrupted run goes on
 where it was, also on another machine that has the rows alone: a network whose weights are not there is trained again
@@ -30,6 +31,7 @@ from experiments.data import Cifar10, Labelled, without
 from experiments.settings import Case, Scale, Setting
 from experiments.sources import load, recipe_of, train
 from experiments.training_sets import FULL, Training
+from experiments.trials import KNOBS, SCHEME
 from unweave.errors import MismatchError
 
 T = TypeVar("T")
@@ -93,8 +95,29 @@ class Work:
             return dict(found)
 
     def seeds_of(self, prefix: str) -> list[int]:
-        """The seeds for which there is an outcome PREFIX/SEED, in order."""
-        return sorted(int(path.stem) for path in (self.rows / prefix).glob("*.json") if path.stem.isdigit())
+        """The seeds for which there is an outcome PREFIX/SEED, in order, but for those of another tuning."""
+        seeds = [int(path.stem) for path in (self.rows / prefix).glob("*.json") if path.stem.isdigit()]
+        return sorted(seed for seed in seeds if not self.of_another_tuning(f"{prefix}/{seed}"))
+
+    def of_another_tuning(self, name: str) -> bool:
+        """Whether there is an outcome of this name whose settings were chosen in another way than today's."""
+        if not self.has(name):
+            return False
+        settings = json.loads((self.rows / f"{name}.json").read_text())["settings"]
+        return "/tuning/" in name or (settings.get("method") in KNOBS and settings.get("tuning") != SCHEME)
+
+    def names(self, prefix: str = "") -> list[str]:
+        """Of all outcomes below a folder."""
+        paths = sorted((self.rows / prefix).rglob("*.json"))
+        return [path.relative_to(self.rows).with_suffix("").as_posix() for path in paths]
+
+    def set_aside(self, name: str) -> None:
+        """Move an outcome out of the way, into FOLDER/set-aside: it can be made anew, and is not lost."""
+        for suffix in (".json", ".npz"):
+            path, aside = self.rows / f"{name}{suffix}", self.folder / "set-aside" / f"{name}{suffix}"
+            if path.exists():
+                aside.parent.mkdir(parents=True, exist_ok=True)
+                os.replace(path, aside)
 
     # ------------------------------------------------------------------------------------------------ data
 

@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import table1
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
@@ -25,10 +24,8 @@ from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import Case, first_classes, samples_of_class_0, step_alone, steps_of
 from experiments.summary import spread
-from experiments.trials import TRIALS
 from experiments.tuning import score
 from experiments.work import Parts
-from unweave.baselines import BASELINES
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
 from unweave.errors import ConfigError
@@ -103,17 +100,6 @@ def test_the_score_of_a_trial_is_the_distance_to_held_out_and_what_it_cost() -> 
     assert score(classes, {"forgotten": 90.0, "val": 12.0}, before) == pytest.approx(12.0)
 
 
-@pytest.mark.parametrize("method", TRIALS)
-def test_every_trial_can_be_configured_and_all_have_as_many(method: str) -> None:
-    kinds = [BASELINES[method].config(**settings) for settings in TRIALS[method]]
-    assert len(kinds) == FULL_SIZE.trials or method == "second_order"
-    assert len({str(kind) for kind in kinds}) == len(kinds), "a trial that is there twice is no trial"
-
-
-def test_every_method_of_table_1_has_trials() -> None:
-    assert set(table1.baselines()) - set(table1.UNTUNED) <= set(TRIALS)
-
-
 def test_steps_add_up_to_what_was_forgotten_so_far() -> None:
     labels = torch.arange(10).repeat(30)
     so_far = steps_of(FULL_SIZE.smallvgg, 5, 3)[-1].chosen(labels)
@@ -146,9 +132,10 @@ def test_fewer_epochs_follow_the_same_schedule() -> None:
 
 
 def test_jobs_that_run_at_once_differ_in_their_seeds_and_wait_for_tuning() -> None:
-    names = ["a/m/0", "a/n/0", "a/tuning/original", "a/tuning/n-0", "a/tuning/n-1", "a/m/1"]
+    names = ["a/m/0", "a/n/0", "a/search/original", "a/search/n-0", "a/search/m-0", "a/search/n-1", "a/m/1"]
     groups = [[job.name for job in group] for group in together([Job(name, dict) for name in names])]
-    assert groups == [["a/tuning/original"], ["a/tuning/n-0", "a/tuning/n-1"], ["a/m/0", "a/m/1"], ["a/n/0"]]
+    first = [["a/search/original"], ["a/search/n-0", "a/search/m-0"], ["a/search/n-1"]]
+    assert groups == [*first, ["a/m/0", "a/m/1"], ["a/n/0"]]
 
 
 def test_where_a_curve_drops() -> None:

@@ -114,6 +114,21 @@ def test_a_network_whose_weights_are_gone_is_trained_again(ran: Ran) -> None:
     assert weights.exists()
 
 
+def test_a_baseline_of_another_tuning_is_left_out_and_made_anew(ran: Ran) -> None:
+    row = ran.folder / "rows" / "quick-allcnn" / "20-of-class-0" / "delete" / "0.json"
+    document = json.loads(row.read_text())
+    document["settings"].pop("tuning")
+    row.write_text(json.dumps(document))
+    found = ran.again("table1", stage="assemble")["table1"]
+    assert "delete" not in found["methods"]
+    assert "1 outcomes of another tuning are left out (delete)" in ran.said[0]
+    ran.again("table1", stage="run")
+    assert "set-aside" in ran.said[0]
+    assert ran.said[-1].startswith("1/1 quick-allcnn/20-of-class-0/delete/0")
+    assert json.loads((ran.folder / "set-aside" / row.relative_to(ran.folder / "rows")).read_text()) == document
+    assert "delete" in ran.again("table1", stage="assemble")["table1"]["methods"]
+
+
 def test_no_job_is_started_when_time_is_over_or_the_pattern_is_another(ran: Ran) -> None:
     row = ran.folder / "rows" / "quick-allcnn" / "20-of-class-0" / "paper" / "0.json"
     kept = row.read_text()
@@ -146,6 +161,8 @@ def test_documents_become_pages_and_figures(ran: Ran, tmp_path: Path) -> None:
     assert NOT_YET not in made
     assert page(made, tmp_path) == made
     assert made.count("paper 9.92 ± 0.45") == 1
+    assert f"XGBoost attack: {SMOKE.models} full + {SMOKE.models} retrained + 1 on trial networks" in made
+    assert f"{SMOKE.trials} trials at most" in made
     assert "unweave, `match`" in with_summary("<!-- reproduction -->\nold\n<!-- end of reproduction -->", tmp_path)
     for name, document in ran.documents.items():
         specs = drawn_from(name, document)
@@ -155,7 +172,7 @@ def test_documents_become_pages_and_figures(ran: Ran, tmp_path: Path) -> None:
     assert len(paths) == 3
 
 
-@pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "tuning"])
+@pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "search"])
 def test_a_run_that_was_cut_short_can_be_assembled_and_shown(ran: Ran, tmp_path: Path, kind: str) -> None:
     for path in (ran.folder / "rows").rglob("*"):
         if path.is_file() and fnmatch.fnmatch(path.parent.name, kind):

@@ -40,7 +40,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
     parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")
     parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")
-    parser.add_argument("--trials", type=int, help="of every baseline's tuning (default: 6)")
+    parser.add_argument("--trials", type=int, help="of every baseline's tuning, at most (default: 6)")
     parser.add_argument("--together", type=int, default=4, help="networks of an ensemble trained at once (default: 4)")
     parser.add_argument("--workers", choices=("here", "ray"), default="here", help="run jobs here, or on Ray's workers")
     parser.add_argument("--device", help="cpu, cuda … (default: cuda where there is one)")

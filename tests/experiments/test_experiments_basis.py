@@ -1,0 +1,51 @@
+"""What stands under a table: seeds, networks behind attacks, trials behind settings; by hand, from small documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from experiments.page_basis import basis, count, settings, span, tuning
+from experiments.paper_numbers import PAPER
+
+
+def rests_on(**kinds: int) -> dict[str, Any]:
+    return {"rests on": {kind.replace("_", " "): number for kind, number in kinds.items()}}
+
+
+def test_networks_behind_an_attack_are_counted_over_rows_and_the_control_is_told_apart() -> None:
+    methods = {
+        "retrained": {"rmia": rests_on(retrained=4, on_trial=1)},
+        "match": {"xgboost": rests_on(full=5, retrained=5, on_trial=1), "rmia": rests_on(retrained=5, on_trial=5)},
+        "scrub": {"rmia": rests_on(retrained=5, on_trial=2)},
+    }
+    document = {"attacks": {"methods": methods}, "paper": PAPER["table1"]}
+    said = basis(document)
+    assert said.startswith("n: seeds behind a row")
+    assert "XGBoost attack: 5 full + 5 retrained + 1 on trial networks (the paper: 50 full + 50 retrained" in said
+    control = "in the row of retraining 4 retrained + 1 on trial"
+    assert f"RMIA: 5 retrained + 2 to 5 on trial networks ({control})." in said
+    assert "U-LiRA" not in said
+    assert "XGBoost" not in basis(document, ("rmia",))
+    assert basis({}) == "n: seeds behind a row, mean ± standard deviation."
+
+
+def test_a_baseline_shows_the_trial_it_was_taken_from() -> None:
+    trials = [
+        {"forgotten": 0.2, "target": 8.2, "score": 8.0},
+        {"forgotten": 7.9, "target": 8.2, "score": 0.45},
+        {"forgotten": 20.0, "target": 8.2, "score": 13.0},
+    ]
+    about = {"trials": trials, "ended": "narrow", "chosen": {"lr": 0.0042, "norm": "frozen"}, "chosen trial": 2}
+    found = {"seed": 900, "trials at most": 6, "methods": {"delete": about}}
+    made = tuning(found, {"delete": {"title": "DELETE"}})
+    assert "6 trials at most" in made
+    assert "| DELETE | lr 0.0042, norm frozen | 3, narrow | 2 | 7.90 of 8.20 | 0.45 |" in made
+    differ = tuning(found, {"delete": {"title": "DELETE", "config by seed": [{}, {"lr": 1.0}]}})
+    assert "norm frozen; other seeds differ" in differ
+    assert tuning({}, {}) == tuning({"methods": {}}, {}) == "No baseline was tuned yet."
+
+
+def test_counts_and_settings_are_written_short() -> None:
+    assert count({"seconds": {"values": [1.0, 2.0, 3.0]}}) == "3"
+    assert [span([5, 5]), span([2, 5, 1])] == ["5", "1 to 5"]
+    assert settings({"a": 1.0 - 1e-4, "samples": 2000, "lr": 2.5e-5}) == "a 0.9999, samples 2000, lr 2.5e-05"
