@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, untouched
+from unweave.baselines.preparation import needed, own_randomness, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.retrain import on_retained
 from unweave.baselines.training import Training
@@ -28,6 +28,7 @@ class FineTuneConfig(Recipe):
     momentum: float = 0.0
 
 
+@own_randomness
 def fine_tune(
     model: nn.Module,
     forget_loader: Loader | None = None,
