@@ -1,6 +1,7 @@
 """Fine-tune: go on training on the retain set, and hope that the rest fades.
 
-The defaults are those of the authors of SCRUB (Kurmanji et al., NeurIPS 2023) for this baseline on CIFAR-10.
+The defaults are those of the authors of SCRUB (Kurmanji et al., NeurIPS 2023) for this baseline on a small part of
+CIFAR-10 (there in eval mode, ``norm="frozen"`` here); for all of CIFAR-10 they take a learning rate of 0.04.
 """
 
 from __future__ import annotations
@@ -50,5 +51,10 @@ def fine_tune(
 
 
 FINE_TUNE = Method(
-    "fine_tune", "Fine-tune", fine_tune, FineTuneConfig, frozenset({"retain"}), "settings of Kurmanji et al., 2023"
+    "fine_tune",
+    "Fine-tune",
+    fine_tune,
+    FineTuneConfig,
+    frozenset({"retain"}),
+    "settings of Kurmanji et al., NeurIPS 2023",
 )
