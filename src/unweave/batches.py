@@ -245,7 +245,7 @@ class Samples:
         self.labels = torch.cat([labels for _, labels in batches])
         shapes = {tuple((t.shape[1:], t.dtype) for t in tensors_of(inputs)) for inputs, _ in batches}
         self._joined = _join([inputs for inputs, _ in batches]) if len(shapes) == 1 else None
-        self._batches = batches
+        self._batches = batches if self._joined is None else [(self._joined, self.labels)]  # held once
 
     @staticmethod
     def load(loader: Loader, what: str, device: torch.device) -> Samples:

@@ -135,4 +135,4 @@ def test_each_forgets_some_of_what_the_model_knew_by_heart(name: str, points: Pr
         assert forgotten[1] - forgotten[0] > retained[1] - retained[0]
     if "retain" in method.needs:
         assert seen(result.model, points.samples(kept)).error < 5
-    assert "val error" in result.history[-1]
+    assert "val_error" in result.history[-1]

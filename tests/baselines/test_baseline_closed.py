@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unweave.baselines import BASELINES
 from unweave.baselines.ntk import NtkConfig
-from unweave.baselines.one_step import error_of
+from unweave.baselines.preparation import observed
 from unweave.baselines.ssd import SsdConfig
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig
 
@@ -51,7 +51,7 @@ def test_the_forget_set_is_forgotten_more_than_the_rest(
     assert state_of(points.model) == before
     assert result.ok
     assert result.history[0]["forget_error"] == 0
-    assert result.history[-1]["forget_error"] > error_of(result.model, others(points), "retain")
+    assert result.history[-1]["forget_error"] > observed(result.model, others(points), "retain").error
     assert result.history[-1]["val_error"] < result.history[0]["val_error"] + 10
 
 
@@ -69,6 +69,6 @@ def test_poison_is_corrected(poisoned: tuple[problems.Problem, Tensor], name: st
         problem.model, problem.forgotten, others(problem), problem.val, config, true_labels=clean
     )
     assert result.ok
-    assert error_of(problem.model, clean, "clean") == 100
-    assert error_of(result.model, clean, "clean") < 30
+    assert observed(problem.model, clean, "clean").error == 100
+    assert observed(result.model, clean, "clean").error < 30
     assert result.history[-1]["val_error"] < result.history[0]["val_error"]

@@ -114,7 +114,7 @@ def test_classes_and_dict_inputs() -> None:
 def test_what_is_missing_or_wrong_is_refused() -> None:
     net = linear()
     batches = loader(*data(6))
-    with pytest.raises(DataError, match="retained"):
+    with pytest.raises(DataError, match="needs the retain set"):
         fisher(net, batches)
     with pytest.raises(ConfigError, match="0 to 2"):
         fisher(net, None, batches, config=FisherConfig(classes=(3,)))

@@ -360,7 +360,7 @@ class TestScrub:
         config = ScrubConfig(gamma=0.0, alpha=1.0, forget_epochs=0, epochs=3, lr=1.0, weight_decay=0.0)
         found = scrub(net, Untouchable(), retain_set(), config=config)
         assert close(weights(found.model), weights(net), 1e-13)
-        assert found.history[0]["retain loss"] == pytest.approx(0, abs=1e-14)
+        assert found.history[0]["retain_loss"] == pytest.approx(0, abs=1e-14)
 
     def test_two_steps_by_hand(self) -> None:
         """One up the divergence on the forget set, one down on the retain set; the teacher stays where it was."""
@@ -384,13 +384,13 @@ class TestScrub:
 
     def test_the_forget_set_is_walked_over_in_the_first_epochs_only(self) -> None:
         result = scrub(linear_net(), forget_set(), retain_set(), config=ScrubConfig(epochs=4, forget_epochs=2))
-        assert ["forget loss" in entry for entry in result.history] == [True, True, False, False]
+        assert ["forget_loss" in entry for entry in result.history] == [True, True, False, False]
         assert [entry["lr"] for entry in result.history] == pytest.approx([5e-4, 5e-4, 5e-4, 5e-5])
 
     def test_the_teacher_is_the_model_passed_in_and_at_rest(self) -> None:
         """Batch norm: the student in train mode differs from its teacher in eval mode at once."""
         result = scrub(normed_net(), forget_set(), retain_set(), config=ScrubConfig(epochs=1, forget_epochs=0, gamma=0))
-        assert result.history[0]["retain loss"] > 1e-3
+        assert result.history[0]["retain_loss"] > 1e-3
 
     def test_rewind_takes_the_epoch_nearest_to_held_out_samples(self) -> None:
         net, val = linear_net(), held_out()
@@ -400,9 +400,9 @@ class TestScrub:
         result = scrub(net, forget, retain_set(), val, ScrubConfig(**{**vars(config), "rewind": True}))
         x, y = val[0]
         aim = 100 * float((plain.model(x[y == 0]).argmax(1) != 0).double().mean())
-        errors = [entry["forget error"] for entry in result.history]
+        errors = [entry["forget_error"] for entry in result.history]
         assert result.extras["aim"] == pytest.approx(aim)
-        assert result.extras["forget errors"] == errors
+        assert result.extras["forget_errors"] == errors
         distances = [abs(e - aim) for e in errors]
         chosen = result.extras["epoch"] - 1
         assert distances[chosen] == min(distances)

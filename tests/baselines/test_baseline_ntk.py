@@ -209,7 +209,7 @@ def test_batch_norm_parameters_move_and_its_statistics_do_not() -> None:
 def test_what_is_missing_or_wrong_is_refused() -> None:
     net = linear()
     batches = loader(*data(6))
-    with pytest.raises(DataError, match="retained"):
+    with pytest.raises(DataError, match="needs the retain set"):
         ntk(net, batches)
     with pytest.raises(MismatchError, match="first"):
         ntk(net, batches, batches, first={"weight": torch.zeros(2, 2)})

@@ -97,10 +97,7 @@ def test_kept_importances_give_the_same_model_from_the_forget_set_alone(tmp_path
     kept = Importances.load(tmp_path / "i.safetensors")
     one = ssd(net, loader(x[:4], y[:4]), config=config, importances=kept)
     other = ssd(net, loader(x[:4], y[:4]), config=config, training=loader(x, y))
-    third = ssd(net, loader(x[12:], y[12:]), loader(x[:12], y[:12]), config=config)
-    fourth = ssd(net, loader(x[12:], y[12:]), config=config, importances=kept)
     assert torch.equal(flat(one.model.parameters()), flat(other.model.parameters()))
-    assert torch.equal(flat(third.model.parameters()), flat(fourth.model.parameters()))
     assert one.extras["dampened"] > 0
 
 

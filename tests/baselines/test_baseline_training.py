@@ -89,17 +89,17 @@ def test_the_history_has_an_entry_an_epoch() -> None:
     assert told == [("fine_tune", 1, 2), ("fine_tune", 2, 2)]
     assert [entry["epoch"] for entry in result.history] == [1, 2]
     mean = sum(cross_entropy(net(x), y).item() for x, y in retain) / len(retain)
-    assert result.history[0]["retain loss"] == pytest.approx(mean, rel=1e-6)
+    assert result.history[0]["retain_loss"] == pytest.approx(mean, rel=1e-6)
     assert result.ok
     assert result.stopped == "all 2 epochs done"
-    assert "val error" not in result.history[0]
+    assert "val_error" not in result.history[0]
 
 
 def test_the_error_on_held_out_samples_is_in_the_history() -> None:
     net, val = linear_net(), held_out()
     result = fine_tune(net, None, retain_set(), val, FineTuneConfig(epochs=1, lr=1e-12))
     (x, y) = val[0]
-    assert result.history[0]["val error"] == pytest.approx(100 * float((net(x).argmax(1) != y).double().mean()))
+    assert result.history[0]["val_error"] == pytest.approx(100 * float((net(x).argmax(1) != y).double().mean()))
 
 
 def test_looking_at_held_out_samples_changes_nothing() -> None:

@@ -148,7 +148,7 @@ def test_a_later_step_that_fails_undoes_the_ones_before() -> None:
         return {name: torch.full_like(weight, (1.0, torch.inf)[step]) for name, weight in moving.items()}, None
 
     result = request.run(FirstOrderConfig(steps=2, layers=None), direction, None)
-    assert (result.ok, result.stopped) == (False, "the step is not finite")
+    assert (result.ok, result.stopped) == (False, "weights or outputs were not finite after step 2; take smaller steps")
     assert torch.equal(flat(result.model.parameters()), flat(net.parameters()))
 
 
@@ -190,7 +190,7 @@ def test_a_seed_repeats() -> None:
 def test_what_is_missing_or_wrong_is_refused() -> None:
     net = linear()
     x, y = data(6)
-    with pytest.raises(DataError, match="retained"):
+    with pytest.raises(DataError, match="needs the retain set"):
         second_order(net, loader(x, y))
     with pytest.raises(DataError, match="3 samples"):
         first_order(net, loader(x, y), true_labels=loader(x[:3], y[:3]))

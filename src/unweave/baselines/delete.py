@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, teacher_of, untouched
+from unweave.baselines.preparation import needed, own_randomness, settings, teacher_of, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.training import Training
 from unweave.batches import Loader
@@ -34,6 +34,7 @@ class DeleteConfig(Recipe):
     lr: float = 1e-4
 
 
+@own_randomness
 def delete(
     model: nn.Module,
     forget_loader: Loader | None,

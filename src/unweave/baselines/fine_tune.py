@@ -1,6 +1,7 @@
 """Fine-tune: go on training on the retain set, and hope that the rest fades.
 
-The defaults are those of the authors of SCRUB (Kurmanji et al., NeurIPS 2023) for this baseline on CIFAR-10.
+The defaults are those of the authors of SCRUB (Kurmanji et al., NeurIPS 2023) for this baseline on a small part of
+CIFAR-10 (there in eval mode, ``norm="frozen"`` here); for all of CIFAR-10 they take a learning rate of 0.04.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, untouched
+from unweave.baselines.preparation import needed, own_randomness, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.retrain import on_retained
 from unweave.baselines.training import Training
@@ -28,6 +29,7 @@ class FineTuneConfig(Recipe):
     momentum: float = 0.0
 
 
+@own_randomness
 def fine_tune(
     model: nn.Module,
     forget_loader: Loader | None = None,
@@ -49,5 +51,10 @@ def fine_tune(
 
 
 FINE_TUNE = Method(
-    "fine_tune", "Fine-tune", fine_tune, FineTuneConfig, frozenset({"retain"}), "settings of Kurmanji et al., 2023"
+    "fine_tune",
+    "Fine-tune",
+    fine_tune,
+    FineTuneConfig,
+    frozenset({"retain"}),
+    "settings of Kurmanji et al., NeurIPS 2023",
 )

@@ -25,20 +25,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unweave.baselines.checks import above_zero, integer, one_of
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.one_step import (
-    Closing,
-    again,
-    check_flags,
-    check_integers,
-    check_positive,
-    needed,
-    opened,
-    settings,
-    trainable,
-    with_change,
-)
+from unweave.baselines.one_step import Closing, with_change
 from unweave.baselines.per_sample import at_most, drawn, sample_gradients
+from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
 from unweave.batches import Doubts, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress
@@ -67,13 +58,15 @@ class FisherConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_positive(self, ["alpha"])
-        check_flags(self, ["batched"])
-        check_integers(self, {"chunk": 1, "seed": 0} | ({} if self.samples is None else {"samples": 1}))
+        above_zero(self, "alpha")
+        one_of(self, "batched", (False, True))
+        for name in ("chunk", "seed", *(() if self.samples is None else ("samples",))):
+            integer(self, name, 0 if name == "seed" else 1)
         if not isinstance(self.classes, tuple) or any(type(c) is not int or c < 0 for c in self.classes):
             raise ConfigError(f"Invalid classes: {self.classes!r}. Supported: a tuple of class indices from 0.")
 
 
+@own_randomness
 def fisher(
     model: nn.Module,
     forget_loader: Loader | None = None,
@@ -100,8 +93,8 @@ def fisher(
     """
     began = time.perf_counter()
     config = settings(config, FisherConfig)
-    original = opened(model)
-    given = needed(retain_loader, "retained", "fisher")
+    original = untouched(model)
+    given = needed(retain_loader, "retain", "fisher")
     if config.samples is not None:
         given = list(drawn(given, "retain", config.samples, config.seed, device_of(original)).pairs(config.chunk))
     net = duplicate(original)

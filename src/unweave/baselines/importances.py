@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.kept import keep, read
-from unweave.baselines.one_step import opened, trainable
+from unweave.baselines.preparation import own_randomness, trainable, untouched
 from unweave.batches import Doubts, Inputs, Loader, Samples, checked, device_of, logits_of
 from unweave.errors import ConfigError, MismatchError, ModelError, StoreError
 from unweave.fit import Progress
@@ -75,6 +75,7 @@ class Importances:
             )
 
 
+@own_randomness
 def importances(
     model: nn.Module, loader: Loader, *, batch_size: int = 128, progress: Progress | None = None
 ) -> Importances:
@@ -92,7 +93,7 @@ def importances(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise ConfigError(f"Invalid batch_size: {batch_size!r}. Supported: an integer from 1.")
-    original = opened(model)
+    original = untouched(model)
     net = duplicate(original)
     weights = trainable(net)
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}

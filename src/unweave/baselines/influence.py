@@ -16,8 +16,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unweave.baselines.contract import BaselineResult
 from unweave.baselines.lissa import Change
-from unweave.baselines.one_step import LOOK, again, look, needed, opened, trainable
+from unweave.baselines.one_step import LOOK, look, moved
 from unweave.baselines.per_sample import at_most
+from unweave.baselines.preparation import again, needed, trainable, untouched
 from unweave.batches import Inputs, Loader, Samples, device_of, logits_of, tensors_of
 from unweave.descent import only_moving
 from unweave.errors import DataError, LayerError
@@ -44,7 +45,8 @@ def gradient(net: nn.Module, moving: Mapping[str, nn.Parameter], samples: Sample
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in moving.items()}
     for inputs, labels, _ in at_most(samples, size):
         loss = F.cross_entropy(logits_of(net, inputs, labels), labels, reduction="sum")
-        for name, part in zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True):
+        found = torch.autograd.grad(loss, list(moving.values()), materialize_grads=True)
+        for name, part in zip(moving, found, strict=True):
             total[name] += part
     return total
 
@@ -56,14 +58,11 @@ def hessian_product(
     weights = list(moving.values())
     with sdpa_kernel(SDPBackend.MATH):  # the only attention with a second derivative
         loss = F.cross_entropy(logits_of(net, inputs, labels), labels, reduction="sum")
-        slopes = torch.autograd.grad(loss, weights, create_graph=True)
+        slopes = torch.autograd.grad(loss, weights, create_graph=True, materialize_grads=True)
         inner = sum((slope * u[name].to(slope.dtype)).sum() for name, slope in zip(moving, slopes, strict=True))
         assert isinstance(inner, Tensor)
-        found = torch.autograd.grad(inner, weights, allow_unused=True)
-    return {
-        name: torch.zeros_like(u[name]) if part is None else part.double()
-        for name, part in zip(moving, found, strict=True)
-    }
+        found = torch.autograd.grad(inner, weights, materialize_grads=True)
+    return {name: part.double() for name, part in zip(moving, found, strict=True)}
 
 
 def chosen(net: nn.Module, layers: Sequence[str] | int | None) -> Moving:
@@ -94,7 +93,7 @@ class Correction:
     ) -> None:
         self.began = time.perf_counter()
         self.method = method
-        self.original = opened(model)
+        self.original = untouched(model)
         device = device_of(self.original)
         self.forget = Samples.load(needed(forget, "forget", method), "forget", device)
         self.correct = None if correct is None else Samples.load(correct, "true_labels", device)
@@ -124,15 +123,14 @@ class Correction:
         for step in range(config.steps):
             with at_rest(net, gradients=True), only_moving(net, moving):
                 change, failed = direction(net, moving, step)
-            if failed is None and not all(bool(torch.isfinite(part).all()) for part in change.values()):
-                failed = "the step is not finite"
-            if failed is not None:
+            seen = None
+            if failed is None:
+                seen = moved(net, {name: -part for name, part in change.items()}, step + 1, watched, self.val)
+            if seen is None:
+                failed = failed or f"weights or outputs were not finite after step {step + 1}; take smaller steps"
                 net = duplicate(self.original)
                 break
-            with torch.no_grad():
-                for name, part in change.items():
-                    moving[name].copy_(moving[name].double() - part)
-            history.append(look(net, step + 1, watched, self.val))
+            history.append(seen)
             if progress is not None:
                 progress(self.method, step + 1, config.steps)
         return BaselineResult(

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from unweave.baselines.checks import integer
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, untouched
-from unweave.baselines.recipe import Recipe, integer
+from unweave.baselines.preparation import needed, own_randomness, settings, untouched
+from unweave.baselines.recipe import Recipe
 from unweave.baselines.reset import reset
 from unweave.baselines.retrain import on_retained
 from unweave.baselines.training import Training
@@ -58,6 +59,7 @@ class CFkConfig(LastLayersConfig):
     epochs: int = 30
 
 
+@own_randomness
 def eu_k(
     model: nn.Module,
     forget_loader: Loader | None = None,
@@ -75,6 +77,7 @@ def eu_k(
     return _last_layers("eu_k", model, retain_loader, val, settings(config, EUkConfig), progress, afresh=True)
 
 
+@own_randomness
 def cf_k(
     model: nn.Module,
     forget_loader: Loader | None = None,

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unweave.baselines.checks import number
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, untouched
-from unweave.baselines.recipe import Recipe, number
+from unweave.baselines.preparation import needed, own_randomness, settings, untouched
+from unweave.baselines.recipe import Recipe
 from unweave.baselines.training import Training
 from unweave.batches import Inputs, Loader
 from unweave.fit import Progress
@@ -51,6 +52,7 @@ class NegGradPlusConfig(Recipe):
         number(self, "a", lambda v: 0 <= v <= 1, "a number in [0, 1]")
 
 
+@own_randomness
 def neg_grad(
     model: nn.Module,
     forget_loader: Loader | None,
@@ -76,6 +78,7 @@ def neg_grad(
     return training.run(losses, [forget])
 
 
+@own_randomness
 def neg_grad_plus(
     model: nn.Module,
     forget_loader: Loader | None,

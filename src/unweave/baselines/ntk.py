@@ -23,22 +23,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from unweave.baselines.checks import above_zero, integer, one_of
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.kernel import jacobian_gram, solve
-from unweave.baselines.one_step import (
-    LOOK,
-    Closing,
-    again,
-    check_flags,
-    check_integers,
-    check_positive,
-    needed,
-    opened,
-    settings,
-    trainable,
-    with_change,
-)
+from unweave.baselines.one_step import LOOK, Closing, with_change
 from unweave.baselines.per_sample import at_most, drawn
+from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
 from unweave.batches import Loader, Samples, device_of, logits_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
@@ -66,11 +56,14 @@ class NtkConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_positive(self, ["mu"])
-        check_integers(self, {"samples": 1, "max_bytes": 1, "chunk": 1, "seed": 0})
-        check_flags(self, ["scale", "batched"])
+        above_zero(self, "mu")
+        for name in ("samples", "max_bytes", "chunk", "seed"):
+            integer(self, name, 0 if name == "seed" else 1)
+        for name in ("scale", "batched"):
+            one_of(self, name, (False, True))
 
 
+@own_randomness
 def ntk(
     model: nn.Module,
     forget_loader: Loader,
@@ -99,10 +92,10 @@ def ntk(
     """
     began = time.perf_counter()
     config = settings(config, NtkConfig)
-    original = opened(model)
+    original = untouched(model)
     _check_first(original, first)
     forget = Samples.load(needed(forget_loader, "forget", "ntk"), "forget", device_of(original))
-    retain = drawn(needed(retain_loader, "retained", "ntk"), "retain", config.samples, config.seed, device_of(original))
+    retain = drawn(needed(retain_loader, "retain", "ntk"), "retain", config.samples, config.seed, device_of(original))
     joined = Samples([*retain.pairs(LOOK), *forget.pairs(LOOK)])
 
     net = duplicate(original)

@@ -63,7 +63,7 @@ def sample_gradients(
             rows: dict[str, Tensor] = vmap(grad(pulled), in_dims=(None, 0, 0))(fixed, inputs, cotangents)
     except torch.OutOfMemoryError:
         raise
-    except RuntimeError as error:
+    except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"Gradients of many samples at once need torch.func.vmap, which {type(net).__name__} does not allow "
             f"({str(error)[:150]} …). Set batched=False in the settings: one sample at a time, slower."

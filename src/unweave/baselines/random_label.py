@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unweave.baselines.checks import one_of
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import length, needed, settings, untouched
-from unweave.baselines.recipe import Recipe, one_of
+from unweave.baselines.preparation import length, needed, own_randomness, settings, untouched
+from unweave.baselines.recipe import Recipe
 from unweave.baselines.training import Losses, Training
 from unweave.batches import Inputs, Loader, Samples, map_tensors
 from unweave.errors import DataError
@@ -55,6 +56,7 @@ class RandomLabelConfig(RelabelConfig):
     optimizer: str = "adam"
 
 
+@own_randomness
 def random_label(
     model: nn.Module,
     forget_loader: Loader | None,
@@ -129,7 +131,7 @@ def _mixed(
     everything, labels_of_all, _ = next(samples.batches(len(samples)))
     if len(labels_of_all) != len(samples):
         raise DataError("order='mixed' needs inputs of one shape. Pad the forget set, or use order='passes'.")
-    steps = length(retain, "order='mixed'")
+    steps = max(1, length(retain, "order='mixed'"))  # of none, the walk over it will complain
     classes = _classes(training, samples)
     fixed = draw(samples.labels, classes, config.labels, generator)
 

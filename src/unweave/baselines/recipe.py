@@ -15,11 +15,10 @@ With e whole epochs done out of E and t = e / E:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
+from unweave.baselines.checks import above_zero, integer, number, one_of
 from unweave.errors import ConfigError
 
 OPTIMIZERS = ("sgd", "adam")
@@ -36,7 +35,7 @@ class Recipe:
     epochs: int = 10
     lr: float = 0.01
     lr_end: float | None = None
-    """Where the schedule ends; None is 0, and "exponential" needs one."""
+    """Where the schedule ends; None is 0, and "exponential" needs one. "constant" and "steps" have none."""
     schedule: str = "constant"
     decay_epochs: tuple[int, ...] = ()
     """For "steps": after each of these epochs (the first is 1) the learning rate is a tenth of what it was."""
@@ -64,7 +63,7 @@ class Recipe:
             integer(self, name, 0 if name == "seed" else 1)
         for name in ("nesterov", "bf16"):
             one_of(self, name, (False, True))
-        number(self, "lr", lambda v: v > 0, "a number above 0")
+        above_zero(self, "lr")
         number(self, "weight_decay", lambda v: v >= 0, "a number from 0")
         number(self, "momentum", lambda v: 0 <= v < 1, "a number in [0, 1)")
         number(self, "warmup", lambda v: 0 < v < 1, "a number between 0 and 1")
@@ -108,24 +107,3 @@ class Recipe:
 def _cosine(start: float, end: float, share: float) -> float:
     """Half a cosine wave from ``start`` (share 0) to ``end`` (share 1)."""
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
-
-
-def one_of(config: object, name: str, known: tuple[object, ...]) -> None:
-    """Raise a ConfigError unless a setting has one of these values."""
-    value = getattr(config, name)
-    if not any(value is k or (isinstance(value, str) and value == k) for k in known):
-        raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(map(str, known))}.")
-
-
-def integer(config: object, name: str, least: int) -> None:
-    """Raise a ConfigError unless a setting is an integer from ``least``."""
-    value = getattr(config, name)
-    if isinstance(value, bool) or not (isinstance(value, int) and value >= least):
-        raise ConfigError(f"Invalid {name}: {value!r}. Supported: an integer from {least}.")
-
-
-def number(config: object, name: str, holds: Callable[[float], bool], supported: str) -> None:
-    """Raise a ConfigError unless a setting is a finite number for which something holds."""
-    value = getattr(config, name)
-    if isinstance(value, bool) or not (isinstance(value, Real) and math.isfinite(value) and holds(float(value))):
-        raise ConfigError(f"Invalid {name}: {value!r}. Supported: {supported}.")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, seeded, settings, untouched
+from unweave.baselines.preparation import needed, own_randomness, seeded, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.reset import reset
 from unweave.baselines.training import Losses, Training
@@ -34,6 +34,7 @@ class RetrainConfig(Recipe):
     weight_decay: float = 1e-4
 
 
+@own_randomness
 def retrain(
     model: nn.Module,
     forget_loader: Loader | None = None,

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unweave.baselines.checks import number
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, untouched
+from unweave.baselines.preparation import needed, own_randomness, settings, untouched
 from unweave.baselines.random_label import RelabelConfig, relabelled, walked
-from unweave.baselines.recipe import number
 from unweave.baselines.training import Training
 from unweave.batches import Loader
 from unweave.fit import Progress
@@ -44,6 +44,7 @@ class SalUnConfig(RelabelConfig):
         number(self, "share", lambda v: 0 < v <= 1, "a number in (0, 1]")
 
 
+@own_randomness
 def salun(
     model: nn.Module,
     forget_loader: Loader | None,
@@ -63,7 +64,7 @@ def salun(
     retain = needed(retain_loader, "retain", "salun")
     training = Training("salun", duplicate(untouched(model)), config, val, progress)
     training.masks = saliency_masks(training, forget, config.share)
-    moving = int(sum(mask.sum() for mask in training.masks.values()))
+    moving = int(sum(mask.count_nonzero() for mask in training.masks.values()))
     losses = relabelled(training, forget, retain, config)
     return training.run(losses, walked(forget, retain, config), {"moving": moving})
 

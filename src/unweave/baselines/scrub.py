@@ -24,9 +24,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from unweave.baselines.checks import above_zero, integer, number, one_of
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, settings, teacher_of, untouched
-from unweave.baselines.recipe import Recipe, integer, number, one_of
+from unweave.baselines.preparation import needed, own_randomness, settings, teacher_of, untouched
+from unweave.baselines.recipe import Recipe
 from unweave.baselines.training import Losses, State, Training
 from unweave.batches import Inputs, Loader
 from unweave.errors import DataError
@@ -57,11 +58,12 @@ class ScrubConfig(Recipe):
         super().__post_init__()
         for name in ("gamma", "alpha"):
             number(self, name, lambda v: v >= 0, "a number from 0")
-        number(self, "temperature", lambda v: v > 0, "a number above 0")
+        above_zero(self, "temperature")
         integer(self, "forget_epochs", 0)
         one_of(self, "rewind", (False, True))
 
 
+@own_randomness
 def scrub(
     model: nn.Module,
     forget_loader: Loader | None,
@@ -129,7 +131,7 @@ class _Rewind:
     def look(self) -> dict[str, float]:
         self.states.append(self.training.state())
         self.errors.append(self.training.observe(self.forget, "forget").error)
-        return {"forget error": self.errors[-1]}
+        return {"forget_error": self.errors[-1]}
 
     def target(self) -> float:
         """Percent wrong of the held-out samples whose class is one to forget, with the weights as they are."""
@@ -152,7 +154,7 @@ class _Rewind:
             result,
             stopped=f"{result.stopped}; rewound to epoch {index + 1}",
             seconds=time.perf_counter() - self.training.began,
-            extras={"epoch": index + 1, "aim": aim, "forget errors": list(self.errors)},
+            extras={"epoch": index + 1, "aim": aim, "forget_errors": list(self.errors)},
         )
 
 

@@ -20,9 +20,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unweave.baselines.checks import integer, one_of
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.kept import keep, read
-from unweave.baselines.one_step import again, check_integers, look
+from unweave.baselines.one_step import look
+from unweave.baselines.preparation import again, settings
 from unweave.baselines.shards import Shards, Slice, slice_epochs
 from unweave.batches import Inputs, Loader, run
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError, StoreError
@@ -52,9 +54,9 @@ class SisaConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_integers(self, {"shards": 1, "slices": 1, "epochs": 1, "seed": 0})
-        if self.rule not in RULES:
-            raise ConfigError(f"Invalid rule: {self.rule!r}. Supported: {', '.join(RULES)}.")
+        for name in ("shards", "slices", "epochs", "seed"):
+            integer(self, name, 0 if name == "seed" else 1)
+        one_of(self, "rule", RULES)
         if min(slice_epochs(self.slices, self.epochs)) < 1:
             least = (self.slices + 2) // 2
             raise ConfigError(f"{self.epochs} epochs leave a slice of {self.slices} with none. Use {least} or more.")
@@ -103,10 +105,8 @@ class SISA:
             template: a model of the architecture that the trainer returns; its weights are not used.
             config: see :class:`SisaConfig`.
         """
-        if config is not None and not isinstance(config, SisaConfig):
-            raise ConfigError(f"config is a {type(config).__name__}. Pass SisaConfig(...).")
         self.folder = Path(folder)
-        self.config = config or SisaConfig()
+        self.config = settings(config, SisaConfig)
         self._template = duplicate(template)
         self._shards: Shards | None = None
 
@@ -223,6 +223,8 @@ class SISA:
                 raise ModelError(f"The trainer returned a {type(net).__name__}. Supported: torch.nn.Module.")
             file = f"shard-{number}-slice-{r}-{generation}.safetensors"
             self._keep(file, net, number, r)
+            # From its file, as after a deletion: what is in no checkpoint (mode, flags, attributes) is not handed on.
+            net = self._load(file)
             done[r] = replace(done[r], file=file)
             work = Work(
                 work.slices | {number: [*work.slices.get(number, []), r]},

@@ -9,27 +9,19 @@ and every other weight keeps its very bits. With I_D kept from training time, a 
 
 from __future__ import annotations
 
-import itertools
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from unweave.baselines.checks import above_zero, integer
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.importances import Importances, importances
-from unweave.baselines.one_step import (
-    LOOK,
-    again,
-    check_integers,
-    check_positive,
-    look,
-    needed,
-    opened,
-    settings,
-    trainable,
-)
-from unweave.batches import Loader, Samples, device_of
+from unweave.baselines.one_step import LOOK, look
+from unweave.baselines.preparation import again, length, needed, own_randomness, settings, trainable, untouched
+from unweave.batches import Inputs, Loader, Samples, checked, device_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
 from unweave.rest import duplicate
@@ -46,10 +38,12 @@ class SsdConfig:
     """B of both importances; kept ones of another B are refused."""
 
     def __post_init__(self) -> None:
-        check_positive(self, ["alpha", "lam"])
-        check_integers(self, {"batch_size": 1})
+        above_zero(self, "alpha")
+        above_zero(self, "lam")
+        integer(self, "batch_size", 1)
 
 
+@own_randomness
 def ssd(
     model: nn.Module,
     forget_loader: Loader,
@@ -66,7 +60,7 @@ def ssd(
     Args:
         model: the trained model; left untouched.
         forget_loader: the samples to forget.
-        retain_loader: used where there is nothing else: with the forget set it makes the training set.
+        retain_loader: used where there is nothing else: with the forget set mixed into it, it makes the training set.
         val: only to report an error before and after.
         config: see :class:`SsdConfig`.
         importances: of the whole training set, kept from :func:`unweave.baselines.importances.importances`.
@@ -74,15 +68,15 @@ def ssd(
         progress: called as ``progress("importances", samples_done, None)``.
 
     Raises:
-        DataError: neither importances nor anything to compute them from.
+        DataError: neither importances nor anything to compute them from; a retain loader that has no length.
         MismatchError: importances of another model, of other parameters or of another batch size.
     """
     began = time.perf_counter()
     config = settings(config, SsdConfig)
-    original = opened(model)
+    original = untouched(model)
     forget = Samples.load(needed(forget_loader, "forget", "ssd"), "forget", device_of(original))
     batches = list(forget.pairs(LOOK))
-    whole = _whole_set(original, batches, retain_loader, config, importances, training, progress)
+    whole = _whole_set(original, forget, again(retain_loader), config, importances, training, progress)
     own = _measured(original, batches, config, None)
 
     net = duplicate(original).eval()
@@ -120,7 +114,7 @@ def _measured(model: nn.Module, loader: Loader, config: SsdConfig, progress: Pro
 
 def _whole_set(
     original: nn.Module,
-    forget: list[tuple[object, Tensor]],
+    forget: Samples,
     retain: Loader | None,
     config: SsdConfig,
     kept: Importances | None,
@@ -144,8 +138,24 @@ def _whole_set(
     if training is not None:
         return _measured(original, training, config, progress)
     if retain is None:
-        raise DataError("ssd needs importances of the training set. Pass importances=, training= or retained samples.")
-    return _measured(original, itertools.chain(retain, forget), config, progress)
+        raise DataError("ssd needs importances of the training set. Pass importances=, training= or retain_loader=.")
+    return _measured(original, _mixed(retain, forget, device_of(original)), config, progress)
+
+
+def _mixed(retain: Loader, forget: Samples, device: torch.device) -> Iterator[tuple[Inputs, Tensor]]:
+    """Each batch of the retained samples with an equal share of the forget set among them, every sample once.
+
+    Batches of the forget set alone would make I_D at least n_f / n of I_f, so that with α ≥ n / n_f nothing at all were
+    dampened; training mixes.
+    """
+    steps = max(1, length(retain, "ssd without importances= or training="))
+    parts = list(forget.pairs(max(1, len(forget) // steps)))
+    due = [(number * steps // len(parts), part) for number, part in enumerate(parts)]  # evenly over the batches
+    generator = torch.Generator().manual_seed(0)
+    for place, batch in enumerate(checked(retain, "retain", device)):
+        both = Samples([batch, *(part for when, part in due if when == place)])
+        yield from ((inputs, labels) for inputs, labels, _ in both.batches(len(both), generator))
+    yield from (part for when, part in due if when > place)
 
 
 SSD = Method("ssd", "SSD", ssd, SsdConfig, frozenset({"forget", "importances"}), "Foster et al., AAAI 2024")

@@ -24,13 +24,12 @@ import torch
 from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult
-from unweave.baselines.preparation import length, seeded
+from unweave.baselines.preparation import again, length, observed, seeded, trainable
 from unweave.baselines.recipe import Recipe
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, reusable, run
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
-from unweave.outcomes import Outcomes, observe
-from unweave.rest import at_rest
+from unweave.outcomes import Outcomes
 
 Losses = Callable[[int], Iterator[tuple[str, Tensor]]]
 """From the number of the epoch (the first is 0) to the losses of its steps, each with the name of its part."""
@@ -51,12 +50,10 @@ class Training:
     ) -> None:
         self.began = time.perf_counter()
         self.name, self.net, self.recipe, self.progress = name, net, recipe, progress
-        self.val = None if val is None else reusable(val)
+        self.val = again(val)
         self.device = device_of(net)
         self.doubts = Doubts(later=self.device.type != "cpu")
-        self.moving = [p for p in net.parameters() if p.requires_grad]
-        if not self.moving:
-            raise ModelError("No weight of the model requires a gradient. Call requires_grad_() on what was trained.")
+        self.moving = list(trainable(net).values())
         self.still: set[nn.Module] = set()
         self.masks: dict[nn.Parameter, Tensor] = {}
         self.watch: Callable[[], dict[str, float]] | None = None
@@ -74,9 +71,14 @@ class Training:
         Unlike :func:`unweave.batches.logits_of`, values that are not finite are no error here: training may diverge.
 
         Raises:
-            ModelError: no logits [N, C]. DataError: a label outside 0 … C − 1 (at the end of the epoch on a GPU).
+            ModelError: no logits [N, C].
+            DataError: a label outside 0 … C − 1 (at the end of the epoch on a GPU), or a sample that is alone in its
+                batch where a norm layer would have to take statistics of it.
         """
-        found = self.answer(self.net, inputs)
+        try:
+            found = self.answer(self.net, inputs)
+        except ValueError as error:  # how PyTorch's norm layers refuse one value per channel; a ModelError is none
+            raise self._refusal(error, len(labels)) from error
         if found.dim() != 2 or len(found) != len(labels) or found.shape[1] < 2 or not found.is_floating_point():
             raise ModelError(
                 f"The model returned {found.dtype} of shape {list(found.shape)} for {len(labels)} samples. "
@@ -91,6 +93,17 @@ class Training:
         # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
         return found, labels.clamp(0, classes - 1)
 
+    def _refusal(self, error: ValueError, count: int) -> Exception:
+        """What a ValueError of the network means to the user."""
+        norm = nn.modules.batchnorm._NormBase
+        gathering = [name for name, m in self.net.named_modules() if isinstance(m, norm) and m.training]
+        if count > 1 or not gathering:
+            return ModelError(f"The model failed: {error}. Feed it what it was trained on.")
+        return DataError(
+            f"Invalid {self.doubts.place}: one sample alone, of which {gathering[0]!r} cannot take statistics "
+            f"({error}). Use drop_last=True, another batch size, or norm='frozen'."
+        )
+
     def answer(self, net: nn.Module, inputs: Inputs) -> Tensor:
         """What a network returns for a batch, under the recipe's precision; in float32 or better."""
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.bf16):
@@ -99,9 +112,7 @@ class Training:
 
     def observe(self, loader: Loader, what: str) -> Outcomes:
         """How the network behaves on a loader as it is now, in eval mode."""
-        doubts = Doubts(later=self.device.type != "cpu")
-        with at_rest(self.net, convolutions=None):
-            return observe(self.net, checked(loader, what, self.device, doubts), doubts)
+        return observed(self.net, loader, what)
 
     def state(self) -> State:
         """A copy of all weights and buffers."""
@@ -169,7 +180,7 @@ class Training:
         answers = torch.stack([torch.stack(sound).all().double(), *(total.double() for total in totals.values())])
         sound_weights, *sums = answers.tolist()
         finite = bool(sound_weights) and all(map(math.isfinite, sums))
-        means = {f"{part} loss": total / counts[part] for part, total in zip(totals, sums, strict=True)}
+        means = {f"{part}_loss": total / counts[part] for part, total in zip(totals, sums, strict=True)}
         entry = {"epoch": float(epoch + 1), "lr": rate, **means, "seconds": time.perf_counter() - began}
         return entry, finite
 
@@ -182,17 +193,23 @@ class Training:
             self._mask()
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self.moving, self.recipe.clip)
+        if self.masks and self.recipe.weight_decay:
+            self._decay()
         optimiser.step()
 
     @torch.no_grad()
     def _mask(self) -> None:
-        """Gradient and weight decay, both only where the mask is 1: what is 0 from the start gathers no momentum."""
-        chosen = [p for p in self.moving if p.grad is not None]
-        weights: list[Tensor] = list(chosen)
-        gradients = [p.grad for p in chosen if p.grad is not None]
-        if self.recipe.weight_decay:
-            torch._foreach_add_(gradients, weights, alpha=self.recipe.weight_decay)
-        torch._foreach_mul_(gradients, [self.masks[p] for p in chosen])
+        """The gradient, only where the mask is 1: what is 0 from the start gathers no momentum."""
+        moved = [(p.grad, self.masks[p]) for p in self.moving if p.grad is not None]
+        torch._foreach_mul_([gradient for gradient, _ in moved], [mask for _, mask in moved])
+
+    @torch.no_grad()
+    def _decay(self) -> None:
+        """Weight decay only where the mask is 1; like the optimiser's own, it comes after the clipping."""
+        moved = [(p.grad, p, self.masks[p]) for p in self.moving if p.grad is not None]
+        weights, masks = [weight.detach() for _, weight, _ in moved], [mask for *_, mask in moved]
+        pulls = torch._foreach_mul(weights, masks)
+        torch._foreach_add_([gradient for gradient, *_ in moved], pulls, alpha=self.recipe.weight_decay)
 
     def _optimiser(self) -> torch.optim.Optimizer:
         recipe = self.recipe
@@ -213,7 +230,7 @@ class Training:
     def _seen(self) -> dict[str, float] | None:
         """What there is to see after an epoch; None where finite weights give outputs that are not."""
         try:
-            found = {} if self.val is None else {"val error": self.observe(self.val, "val").error}
+            found = {} if self.val is None else {"val_error": self.observe(self.val, "val").error}
             return found | (self.watch() if self.watch is not None else {})
         except ModelError:
             return None

@@ -25,12 +25,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unweave.baselines.checks import above_zero, integer, number, one_of
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.influence import Correction, Moving, hessian_product
 from unweave.baselines.lissa import Change, Estimate, lissa, mean_of
-from unweave.baselines.one_step import LOOK, check_flags, check_integers, check_positive, needed, settings
+from unweave.baselines.one_step import LOOK
+from unweave.baselines.preparation import needed, own_randomness, settings
 from unweave.batches import Inputs, Loader, Samples, device_of
-from unweave.errors import ConfigError
 from unweave.fit import Progress
 
 
@@ -48,8 +49,9 @@ class FirstOrderConfig:
     """Samples in one backward pass; the result does not depend on it."""
 
     def __post_init__(self) -> None:
-        check_positive(self, ["tau"])
-        check_integers(self, {"steps": 1, "batch_size": 1})
+        above_zero(self, "tau")
+        for name in ("steps", "batch_size"):
+            integer(self, name, 1)
 
 
 @dataclass(frozen=True)
@@ -75,15 +77,22 @@ class SecondOrderConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_positive(self, ["scale"])
-        check_positive(self, ["damping"], zero=True)
-        least = {"batch_size": 1, "patience": 1, "repetitions": 1, "steps": 1, "seed": 0}
-        check_integers(self, least | ({} if self.iterations is None else {"iterations": 1}))
-        if self.damping >= 1:
-            raise ConfigError(f"Invalid damping: {self.damping!r}. Supported: a number in [0, 1).")
-        check_flags(self, ["full_sum"])
+        above_zero(self, "scale")
+        number(self, "damping", lambda v: 0 <= v < 1, "a number in [0, 1)")
+        integer(self, "seed", 0)
+        counts = (
+            "batch_size",
+            "patience",
+            "repetitions",
+            "steps",
+            *(() if self.iterations is None else ("iterations",)),
+        )
+        for name in counts:
+            integer(self, name, 1)
+        one_of(self, "full_sum", (False, True))
 
 
+@own_randomness
 def first_order(
     model: nn.Module,
     forget_loader: Loader,
@@ -120,6 +129,7 @@ def first_order(
     return request.run(config, direction, progress)
 
 
+@own_randomness
 def second_order(
     model: nn.Module,
     forget_loader: Loader,
@@ -141,7 +151,7 @@ def second_order(
     """
     config = settings(config, SecondOrderConfig)
     request = Correction(model, forget_loader, true_labels, val, "second_order")
-    retain = Samples.load(needed(retain_loader, "retained", "second_order"), "retain", device_of(request.original))
+    retain = Samples.load(needed(retain_loader, "retain", "second_order"), "retain", device_of(request.original))
     staying = retain
     if request.correct is not None:
         staying = Samples([*retain.pairs(LOOK), *request.correct.pairs(LOOK)])
