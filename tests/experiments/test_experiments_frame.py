@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import table1
+from experiments import methods, table1
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
@@ -23,12 +23,13 @@ from experiments.paper_numbers import PAPER
 from experiments.readout import every_nth, glance, read_out
 from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
-from experiments.settings import Case, first_classes, samples_of_class_0, step_alone, steps_of
+from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
 from experiments.summary import spread
 from experiments.trials import TRIALS
 from experiments.tuning import score
-from experiments.work import Parts
+from experiments.work import Parts, Work
 from unweave.baselines import BASELINES
+from unweave.baselines.importances import Importances, importances
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
 from unweave.errors import ConfigError
@@ -112,6 +113,24 @@ def test_every_trial_can_be_configured_and_all_have_as_many(method: str) -> None
 
 def test_every_method_of_table_1_has_trials() -> None:
     assert set(table1.baselines()) - set(table1.UNTUNED) <= set(TRIALS)
+
+
+def test_what_a_baseline_keeps_from_training_is_not_in_its_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As this project's Grams are not: SSD's importances are made before, of batches that mix the classes."""
+    work, case = Work(tmp_path, SMOKE, torch.device("cpu")), samples_of_class_0(SMOKE)
+    order = list[int]()
+
+    def noted(net: nn.Module, loader: Shuffled, *, batch_size: int) -> Importances:
+        order.extend(torch.cat([y for _, y in loader]).tolist())
+        return importances(net, loader, batch_size=batch_size)
+
+    monkeypatch.setattr(methods, "importances", noted)
+    outcome = methods.by_baseline(work, case, "ssd", 0, {})
+    assert outcome.story["fit seconds"] > 0
+    assert len(order) == len(work.data(case.setting).train)
+    assert order != sorted(order)
 
 
 def test_steps_add_up_to_what_was_forgotten_so_far() -> None:
