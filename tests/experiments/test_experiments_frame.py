@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import methods, table1
+from experiments import data, methods, table1
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
@@ -32,7 +32,7 @@ from unweave.baselines import BASELINES
 from unweave.baselines.importances import Importances, importances
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
-from unweave.errors import ConfigError
+from unweave.errors import ConfigError, StoreError
 
 
 class Echo(nn.Module):
@@ -205,6 +205,25 @@ def test_the_committed_pages_are_what_the_results_give() -> None:
     assert "<!-- reproduction -->" in readme
     for figure in set(__import__("re").findall(r"\]\((figures/[\w-]+\.svg)\)", text)):
         assert (ROOT / "docs" / figure).exists(), "run python -m experiments.pages"
+
+
+def test_the_flag_that_missing_data_ask_for_gets_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNWEAVE_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(data, "get", lambda url, target, expected: pytest.fail("not asked for"))
+    words = ["reproduce", "gamma", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert main(words) == 1
+    assert "unweave reproduce --download" in capsys.readouterr().err
+    asked = list[str]()
+
+    def get(url: str, target: Path, expected: str) -> Path:
+        asked.append(url)
+        raise StoreError("no network")
+
+    monkeypatch.setattr(data, "get", get)
+    assert main([*words, "--download"]) == 1
+    assert asked == [data.KNOWN["cifar10"].url]
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
