@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -203,8 +205,17 @@ def test_the_committed_pages_are_what_the_results_give() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert with_summary(readme) == readme, "run python -m experiments.pages"
     assert "<!-- reproduction -->" in readme
-    for figure in set(__import__("re").findall(r"\]\((figures/[\w-]+\.svg)\)", text)):
+    for figure in set(re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)):
         assert (ROOT / "docs" / figure).exists(), "run python -m experiments.pages"
+
+
+def test_every_result_says_how_it_came_about() -> None:
+    text = (ROOT / "results" / "README.md").read_text("utf-8").replace("\\", "")
+    headings = " ".join(line for line in text.splitlines() if line.startswith("## "))
+    told = re.findall(r"[\w*-]+\.json", headings)
+    kept = [path.name for path in (ROOT / "results").glob("*.json") if not path.stem.endswith("-quick")]
+    assert kept
+    assert [name for name in kept if not any(fnmatch(name, pattern) for pattern in told)] == []
 
 
 def test_the_flag_that_missing_data_ask_for_gets_them(
