@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import data, methods, table1
+from experiments import data, layers, methods, table1
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
@@ -26,6 +26,7 @@ from experiments.readout import every_nth, glance, read_out
 from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
+from experiments.sources import recipe_of
 from experiments.summary import spread
 from experiments.trials import TRIALS
 from experiments.tuning import score
@@ -152,6 +153,14 @@ def test_layers_that_move_are_counted_from_the_end() -> None:
     assert [len(names) for names in blocks] == [1, 6, 11, 16, 20, 21]
     assert blocks[0] == ["fc"]
     assert "layer4.0.downsample.0" in blocks[1]
+
+
+def test_eu_k_trains_its_layers_as_the_network_was_trained() -> None:
+    work = Work(Path("unused"), FULL_SIZE, torch.device("cpu"))
+    for key, case in layers.cases(work).items():
+        recipe = recipe_of(case.setting)
+        settings = [settings for method, settings in layers.variants(work, key).values() if method == "eu_k"]
+        assert {(one["epochs"], one["weight_decay"]) for one in settings} == {(recipe.epochs, recipe.weight_decay)}
 
 
 def test_fewer_epochs_follow_the_same_schedule() -> None:
