@@ -206,8 +206,11 @@ def patches_like(geometry: dict[str, int]) -> Patches:
     return Patches.of(conv, torch.empty(g["N"], g["C"], g["side"], g["side"], device="meta"))
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_correlations_are_never_chosen_where_they_were_measured_to_be_slower(device: str) -> None:
+@pytest.mark.parametrize("device, triton", [("cpu", False), ("cuda", False), ("cuda", True)])
+def test_correlations_are_never_chosen_where_they_were_measured_to_be_slower(
+    device: str, triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "has_triton", lambda: triton)  # the prices of a GPU, also where there is none
     cases = measured(device)
     if not cases:
         pytest.skip(f"not measured on {device}")
