@@ -4,7 +4,8 @@
 
 SmallVGG forgets 100 samples of every class with its last 1, 2 … 5 layers; ResNet-18 forgets the first classes with its
 last 1, 2 … 6 blocks (the classifier, layer4 … layer1, the first convolution). The AUC is that of the paper's attack,
-with fewer networks than its 50 + 50 and the interval stated. EU-k trains its layers as long as the network was trained.
+with fewer networks than its 50 + 50 and the interval stated. EU-k trains its layers as long as the network
+was trained, with the same weight decay.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ def variants(work: Work, key: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Name of an outcome → method and settings."""
     setting = cases(work)[key].setting
     found = dict[str, tuple[str, dict[str, Any]]]()
-    epochs = recipe_of(setting).epochs
+    recipe = recipe_of(setting)
+    as_trained = {"epochs": recipe.epochs, "weight_decay": recipe.weight_decay}
     for k, names in enumerate(ends_of(setting, blocks=key == "resnet18"), start=1):
         found[f"pgu last={k}"] = "pgu", {"layers": names}
-        trained = {"k": len(names), "epochs": epochs, "schedule": "one-cycle", "lr_end": 0.0, "weight_decay": 5e-4}
-        found[f"eu_k last={k}"] = "eu_k", trained
+        found[f"eu_k last={k}"] = "eu_k", {"k": len(names), "schedule": "one-cycle", "lr_end": 0.0, **as_trained}
     return found
 
 

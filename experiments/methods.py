@@ -24,6 +24,7 @@ from experiments.sources import recipe_of
 from experiments.training_sets import FULL
 from experiments.work import Work
 from unweave.baselines import BASELINES
+from unweave.baselines.importances import importances
 
 TITLES = {
     "original": "original",
@@ -112,7 +113,10 @@ def pgu_story(result: unweave.ForgetResult) -> dict[str, Any]:
 
 
 def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any]) -> Outcome:
-    """One of the other methods, with the data it asks for; those that train do it in bfloat16 on a GPU."""
+    """One of the other methods, with the data it asks for; those that train do it in bfloat16 on a GPU.
+
+    What a method keeps from training time is made before the clock starts, as this project's Grams are.
+    """
     method = BASELINES[name]
     config = fitted_to(work, method.config(**settings))
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
@@ -120,10 +124,15 @@ def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str
     padding = recipe_of(case.setting).padding if hasattr(config, "epochs") else None  # only training augments
     retain = Shuffled(parts.retain, RETAIN_BATCH, seed=seed, padding=padding)
     val = parts.val.batches() if "val" in method.needs or getattr(config, "rewind", False) else None
-    extras = _extras(work, case, method.needs, seed)
+    extras, kept = _extras(work, case, method.needs, seed), dict[str, Any]()
+    if "importances" in method.needs:
+        mixed = Shuffled(work.data(case.setting).train, RETAIN_BATCH, seed=seed)  # a batch of one class weighs more
+        extras["importances"], kept["fit seconds"] = work.timed(
+            lambda: importances(net, mixed, batch_size=config.batch_size)
+        )
     result, seconds = work.timed(lambda: method.run(net, forget, retain, val=val, config=config, **extras))
     story = {"ok": result.ok, "stopped": result.stopped, "config": settings, "needs": sorted(method.needs)}
-    return Outcome(result.model, seconds, story)
+    return Outcome(result.model, seconds, {**story, **kept})
 
 
 def fitted_to(work: Work, config: Any) -> Any:
@@ -146,8 +155,6 @@ def _extras(work: Work, case: Case, needs: frozenset[str], seed: int) -> dict[st
     found = dict[str, Any]()
     if "first weights" in needs:
         found["first"] = first_weights(work, case, seed)
-    if "importances" in needs:
-        found["training"] = work.data(case.setting).train.batches(RETAIN_BATCH)
     return found
 
 

@@ -55,6 +55,8 @@ class Options:
     out: Path
     scale: Scale = PAPER
     data: Path | None = None
+    download: bool = False
+    """Get data sets that are neither in ``data`` nor in the cache."""
     device: str | None = None
     jobs: str = "*"
     """Only jobs whose name matches, in the manner of the shell."""
@@ -79,6 +81,7 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
         raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
     work = Work(options.out, options.scale, _device(options.device), options.data)
     work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
+    work.download = options.download
     if options.stage != "assemble":
         _run(work, _once(job for module in modules for job in module.jobs(work)), options, say)
     documents = dict[str, dict[str, Any]]()
@@ -226,9 +229,8 @@ def options_of(arguments: argparse.Namespace) -> Options:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     if arguments.models is not None:
         scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
-    chosen = {
-        key: getattr(arguments, key) for key in ("data", "device", "jobs", "minutes", "stage", "together", "workers")
-    }
+    words = ("data", "download", "device", "jobs", "minutes", "stage", "together", "workers")
+    chosen = {key: getattr(arguments, key) for key in words}
     out = arguments.out or Path("reproduction-quick" if arguments.quick else "reproduction")
     return Options(out, scale, **chosen)
 

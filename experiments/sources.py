@@ -17,8 +17,8 @@ from experiments.settings import Setting
 from unweave.demo.data import CLASSES
 
 
-def load(setting: Setting, folder: Path | None, device: torch.device) -> Cifar10:
-    """The data set of a setting, from the folder a person has it in (or from the cache of an earlier run).
+def load(setting: Setting, folder: Path | None, device: torch.device, download: bool = False) -> Cifar10:
+    """The data set of a setting, from the folder a person has it in, the cache of an earlier run, or where it is kept.
 
     Raises:
         StoreError: it is not there, damaged, or another one.
@@ -28,7 +28,7 @@ def load(setting: Setting, folder: Path | None, device: torch.device) -> Cifar10
         return found if setting.limit is None else replace(found, **_some_of(found, setting.limit // 3))
     if folder is not None and (folder / setting.data).exists():
         folder = folder / setting.data  # one folder for all data sets
-    return data_sets.load(setting.data, folder, device)
+    return data_sets.load(setting.data, folder, device, download=download)
 
 
 def _some_of(data: Cifar10, count: int) -> dict[str, Labelled]:

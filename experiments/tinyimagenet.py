@@ -22,7 +22,8 @@ URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 ARCHIVE = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 """SHA-256 of the file there."""
 REMEDY = (
-    f"Give the folder tiny-imagenet-200 or a tar or zip of it; or pass --download (download=True), which gets {URL}."
+    "Give the folder tiny-imagenet-200 or a tar or zip of it; or let unweave reproduce --download (download=True) get "
+    f"{URL}."
 )
 
 SHA256 = {

@@ -56,6 +56,7 @@ class Work:
         self, folder: Path, scale: Scale, device: torch.device, data: Path | None = None, together: int = 1
     ) -> None:
         self.folder, self.scale, self.device, self.source, self.together = folder, scale, device, data, together
+        self.download = False
         self._expected: dict[tuple[str, str], list[int]] = {}
         self._data: dict[tuple[str, int | None], Cifar10] = {}
         self._networks: OrderedDict[tuple[str, str, int], nn.Module] = OrderedDict()
@@ -125,7 +126,7 @@ class Work:
         """The data set of a setting, on the device."""
         key = setting.data, setting.limit
         if key not in self._data:
-            self._data[key] = load(setting, self.source, self.device)
+            self._data[key] = load(setting, self.source, self.device, self.download)
         return self._data[key]
 
     def parts(self, case: Case) -> Parts:

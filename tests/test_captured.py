@@ -51,3 +51,16 @@ def test_a_replayed_walk_ends_at_the_same_weights_to_the_bit(monkeypatch: pytest
             fingerprint(forget(model, problem.forgotten, problem.grams, val, ForgetConfig(batch_size=16)).model)
         )
     assert ends[0] == ends[1]
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_walk_on_a_gpu_that_is_not_the_current_one_is_recorded_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step recorded on another GPU would be empty, and every replay of it would leave the weights where they are."""
+    problem = problems.points()
+    model = copy.deepcopy(problem.model).to("cuda:1")
+    ends = []
+    for eager in (10**9, captured.EAGER):
+        monkeypatch.setattr(captured, "EAGER", eager)
+        done = forget(model, problem.forgotten, problem.grams, problem.val, ForgetConfig(batch_size=16))
+        ends.append(fingerprint(done.model))
+    assert ends[0] == ends[1]

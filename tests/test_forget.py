@@ -845,3 +845,30 @@ def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: 
 def test_samples_that_look_unseen_from_the_start_are_a_warning(points: Problem) -> None:
     first = replace(points.run().history[0], forget_error=95.0)
     assert "were these samples trained on" in warned(points, first=first)[0]
+
+
+def to_tf32(x: Tensor) -> Tensor:
+    """Rounded to the ten bits of mantissa that TF32 has."""
+    return ((x.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+@pytest.mark.parametrize("count", [40, 236])
+def test_grams_of_tf32_serve_on_a_cpu_with_a_warning(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU adds up there differs in the third digit from what a CPU subtracts; that is no stranger's sample."""
+    pictures, plain = problems.pictures(), nn.Conv2d._conv_forward
+    with monkeypatch.context() as gpu:
+        gpu.setattr(nn.Conv2d, "_conv_forward", lambda conv, x, w, b: plain(conv, to_tf32(x), to_tf32(w), b))
+        grams = pictures.fitted(val=pictures.val)
+    origin = replace(grams.origin, convolutions="tf32")
+    there = unweave.LayerGrams({n: grams.grouped(n) for n in grams}, grams.layers, origin, grams.held_out)
+    result = replace(pictures, grams=there, forget=torch.arange(count)).run(epochs=2)
+    assert "fitted with tf32=True on a GPU, this request ran on a CPU" in result.warnings[0]
+    assert result.grams.origin.convolutions == "tf32"
+
+
+def test_a_stranger_s_samples_are_refused_with_grams_of_tf32_too(points: Problem) -> None:
+    grams = unweave.fit(points.model, points.samples(torch.arange(12)), val=points.val)
+    origin = replace(grams.origin, convolutions="tf32")
+    few = unweave.LayerGrams({n: grams.grouped(n) for n in grams}, grams.layers, origin, grams.held_out)
+    with pytest.raises(MismatchError, match="not part of what was fitted"):
+        unweave.forget(points.model, [problems.clusters(6, 5, 20, 1.7, seed=77)], few, points.val)

@@ -220,6 +220,16 @@ def test_a_profile_of_the_wrong_shape_is_refused(saved: Path) -> None:
         LayerGrams.load(saved)
 
 
+def test_a_file_from_before_tf32_holds_grams_of_full_float32(grams: LayerGrams, saved: Path) -> None:
+    def before(header: dict[str, str], tensors: dict[str, Tensor]) -> None:
+        origin = json.loads(header["origin"])
+        assert origin.pop("convolutions") == "float32"
+        header["origin"] = json.dumps(origin)
+
+    forge(saved, before)
+    assert LayerGrams.load(saved) == grams
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -228,6 +238,7 @@ def test_a_profile_of_the_wrong_shape_is_refused(saved: Path) -> None:
         lambda header, tensors: header.update(origin=json.dumps({"forgotten": []})),
         lambda header, tensors: header.update(layers=json.dumps({"3": {"kind": "Linear"}})),
         lambda header, tensors: header.update(layers="[1, 2]"),
+        lambda header, tensors: header.update(origin=header["origin"].replace('"float32"', '"fp8"')),
     ],
 )
 def test_metadata_that_makes_no_sense_is_refused(saved: Path, change: Any) -> None:

@@ -206,8 +206,11 @@ def patches_like(geometry: dict[str, int]) -> Patches:
     return Patches.of(conv, torch.empty(g["N"], g["C"], g["side"], g["side"], device="meta"))
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_correlations_are_never_chosen_where_they_were_measured_to_be_slower(device: str) -> None:
+@pytest.mark.parametrize("device, triton", [("cpu", False), ("cuda", False), ("cuda", True)])
+def test_correlations_are_never_chosen_where_they_were_measured_to_be_slower(
+    device: str, triton: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "has_triton", lambda: triton)  # the prices of a GPU, also where there is none
     cases = measured(device)
     if not cases:
         pytest.skip(f"not measured on {device}")
@@ -254,3 +257,30 @@ def test_the_fused_kernel_finds_the_same_sums(
         sums.add(patches)
     assert used.called
     torch.testing.assert_close(mirrored(sums.gram()), rows.mT @ rows, rtol=1e-12, atol=1e-12 * float(rows.norm()) ** 2)
+
+
+@pytest.mark.parametrize("found", [RuntimeError("Failed to find C compiler.\nAnd more."), torch.zeros(48, 1, 1)])
+def test_a_triton_that_cannot_build_the_kernel_is_left_out_with_the_reason(
+    found: Exception | torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised = isinstance(found, Exception)
+    points_of = mock.Mock(side_effect=found if raised else None, return_value=found)
+    monkeypatch.setattr(fused.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(fused, "points_of", points_of)
+    trial = fused._try_out
+    monkeypatch.setattr(fused, "_try_out", lambda device: trial("cpu"))
+    with pytest.warns(UserWarning, match="here: Failed to find C compiler.. The" if raised else "result is wrong"):
+        assert not fused.has_triton.__wrapped__()
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_the_fused_kernel_runs_where_the_maps_are() -> None:
+    x = torch.randn(2, 5, 7, 6, generator=torch.Generator().manual_seed(0))
+    found = []
+    for device in ("cuda:0", "cuda:1"):
+        patches = Patches.of(nn.Conv2d(5, 4, 3, padding=1), x.to(device))
+        sums = PatchSums(patches.axes, patches.groups, patches.maps.shape[2], patches.maps.device)
+        sums.add(patches)
+        found.append(sums.gram().cpu())
+    torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-12)

@@ -6,6 +6,7 @@ times as long as the GPU needs to run them.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 import torch
@@ -54,12 +55,14 @@ class _Recording:
     def of(cls, step: Step, inputs: Inputs, labels: Tensor, positions: Tensor) -> _Recording | None:
         """Record a step without taking it; None where the model does what cannot be recorded, as reading a value."""
         made = cls(inputs, labels, positions)
-        torch.cuda.synchronize()
+        device = labels.device
+        torch.cuda.synchronize(device)
         try:
-            with torch.cuda.graph(made.graph):
+            # Of the current GPU, that is: what runs on another would be taken now, and never again.
+            with torch.cuda.device(device), torch.cuda.graph(made.graph, stream=_stream_for(device)):
                 made.loss = step(made.inputs, made.labels, made.positions)
         except RuntimeError:
-            torch.cuda.synchronize()
+            torch.cuda.synchronize(device)
             return None
         return made
 
@@ -70,3 +73,9 @@ class _Recording:
         self.positions.copy_(positions)
         self.graph.replay()
         return self.loss.clone()
+
+
+@functools.cache
+def _stream_for(device: torch.device) -> torch.cuda.Stream:
+    """The stream that steps are recorded on. One for a GPU: cuBLAS keeps a workspace for every stream it has seen."""
+    return torch.cuda.Stream(device)

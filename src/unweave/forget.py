@@ -111,7 +111,7 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
-        warnings=_warnings(space, shift, loop.history[0], final, goal),
+        warnings=_elsewhere(grams, original) + _warnings(space, shift, loop.history[0], final, goal),
     )
 
 
@@ -215,6 +215,16 @@ def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[st
 def _felt(retained: LayerGrams, name: str, weight: Tensor) -> float:
     matrix = retained.layers[name].as_matrix(weight.detach().double())
     return float(((matrix @ retained.grouped(name)) * matrix).sum().clamp_min(0).sqrt())
+
+
+def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
+    """A warning where the samples were read in another precision than the Grams."""
+    if grams.origin.convolutions != "tf32" or device_of(original).type == "cuda":
+        return []
+    return [
+        "the Grams were fitted with tf32=True on a GPU, this request ran on a CPU: what it took out is what was added "
+        "to about 1e-3 only. Run it on the same kind of GPU, or fit without tf32"
+    ]
 
 
 def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal) -> list[str]:

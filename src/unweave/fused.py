@@ -2,7 +2,8 @@
 
 Done one operation at a time, every pixel is written as float64, copied once for each window it is in, and read again by
 the transform: some 200 bytes a number of the map, which is what takes the time. The kernel reads the map and writes the
-points. Where it cannot be used, :mod:`unweave.correlate` does the same with plain operations.
+points. Where it cannot be used, :mod:`unweave.correlate` does the same with plain operations; where Triton is installed
+but cannot build it, a warning says why.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import warnings
 from collections.abc import Sequence
 
 import torch
@@ -29,8 +31,31 @@ WARPS = 4
 
 @functools.cache
 def has_triton() -> bool:
-    """Whether Triton is there; PyTorch's builds for GPUs bring it along."""
-    return importlib.util.find_spec("triton") is not None
+    """Whether Triton is there and works; PyTorch's builds for GPUs bring it along, but not the C compiler it needs."""
+    if importlib.util.find_spec("triton") is None or not torch.cuda.is_available():
+        return False
+    try:
+        right = _try_out("cuda")
+    except Exception as error:  # a compiler, a header, a folder that can be written: there is no end of what may lack
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+    else:
+        if right:
+            return True
+        reason = "its result is wrong"
+    warnings.warn(
+        f"Triton is installed but its kernel for Grams cannot be used here: {reason}. The sums are the same without "
+        "it, but take longer. With a C compiler in reach (CC=...) it is usually fine.",
+        stacklevel=2,
+    )
+    return False
+
+
+def _try_out(device: str) -> bool:
+    """Whether the kernel, in the shape that a 3×3 convolution needs, takes the pixels of a window to themselves."""
+    pixels = torch.arange(48.0, device=device)
+    same = padded(torch.eye(48, dtype=torch.float64, device=device))
+    found = points_of(same, 48, [pixels.view(1, 1, 1, 6, 8)], [0, 0], [1, 1], [4, 4], [6, 8])
+    return torch.equal(found.flatten(), pixels.double())
 
 
 def fits(points: int, axes: int, device: str) -> bool:
@@ -80,5 +105,6 @@ def points_of(
         image = x.unsqueeze(3) if missing else x
         sizes = (*image.shape[3:], *boxes, groups, total, i * groups, count, channels, *image.stride())
         shape = (step_y, step_x, window_y, window_x, points, *transform.shape, CHANNELS, TILES)
-        windows_to_points[grid](image, transform, out, *origin, *sizes, *shape, num_warps=WARPS)
+        with torch.cuda.device_of(image):  # Triton starts kernels on the current GPU, whichever the tensors are on
+            windows_to_points[grid](image, transform, out, *origin, *sizes, *shape, num_warps=WARPS)
     return out

@@ -17,8 +17,9 @@ from unweave.errors import MismatchError
 from unweave.layers import as_matrix, from_matrix
 from unweave.outcomes import ClassProfile
 
-TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "bfloat16": 1e-2, "float16": 1e-2}
-"""How far below zero an eigenvalue may fall, as a share of the trace before the subtraction, by the model's dtype.
+TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}
+"""How far below zero an eigenvalue may fall, as a share of the trace before the subtraction, by the coarsest of the
+model's dtype, the way its convolutions were run, and the dtype the Grams were stored in.
 
 Rounding in a float32 forward pass depends on the batch size, so two passes over one sample agree to about 1e-6."""
 
@@ -224,9 +225,7 @@ class LayerGrams(Mapping[str, Tensor]):
     def _require_positive(self, name: str, result: LayerGrams) -> None:
         """Cholesky of G + tol·I exists exactly when no eigenvalue is below −tol; it is far cheaper than eigenvalues."""
         tolerance = (
-            DRIFT_TOLERANCE
-            if self.origin.forgotten
-            else max(TOLERANCE.get(kind, 1e-2) for kind in (self.origin.dtype, self.origin.stored))
+            DRIFT_TOLERANCE if self.origin.forgotten else max(TOLERANCE.get(kind, 1e-2) for kind in self._precisions())
         )
         before, after = self._grams[name], result._grams[name]
         slack = tolerance * before.diagonal(dim1=1, dim2=2).sum(1).clamp_min(torch.finfo(torch.float64).tiny)
@@ -239,6 +238,11 @@ class LayerGrams(Mapping[str, Tensor]):
                 f"were subtracted before. Grams of {self.samples} samples fitted with transform="
                 f"{self.origin.transform!r}; pass the same inputs they were fitted on."
             )
+
+    def _precisions(self) -> tuple[str, ...]:
+        """Every precision that rows and sums have been through."""
+        tf32 = ("tf32",) if self.origin.convolutions == "tf32" else ()
+        return self.origin.dtype, self.origin.stored, *tf32
 
     def restricted(self, names: list[str]) -> LayerGrams:
         """The Grams of some of the layers."""

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 
 from unweave.errors import ModelError
 
+FETCHED_BYTES = 1 << 26
+"""Bytes of weights that are put together on a GPU to be fetched at once, beside the model itself: 64 MiB."""
+
 
 def unwrap(model: nn.Module) -> nn.Module:
     """The module inside ``torch.compile``, DataParallel or DistributedDataParallel: names and hooks are its own.
@@ -173,15 +176,25 @@ def fingerprint(model: nn.Module) -> str:
 
 
 def _bytes_of_all(tensors: list[Tensor]) -> Iterator[bytes]:
-    """The raw bytes of each tensor; what is on a GPU comes in one copy, for each would wait for it anew."""
-    whole = [_whole(tensor).detach() for tensor in tensors]
-    if not all(tensor.is_cuda and tensor.device == whole[0].device for tensor in whole):
-        yield from (bytes_of(tensor) for tensor in whole)
+    """The raw bytes of each tensor; small ones on a GPU come many in one copy, for each would wait for it anew."""
+    parts: list[Tensor] = []
+    for tensor in tensors:
+        part = _whole(tensor).detach().contiguous().reshape(-1).view(torch.uint8)
+        if parts and (part.device != parts[0].device or sum(map(len, parts)) + len(part) > FETCHED_BYTES):
+            yield from _fetched(parts)
+            parts = []
+        parts.append(part)
+    yield from _fetched(parts)
+
+
+def _fetched(parts: list[Tensor]) -> Iterator[bytes]:
+    """The contents of byte tensors of one device, in one copy."""
+    if not parts:
         return
-    flat = [tensor.contiguous().reshape(-1).view(torch.uint8) for tensor in whole]
-    fetched, start = torch.cat(flat).cpu().numpy().tobytes(), 0
-    for part in flat:
-        yield fetched[start : start + len(part)]
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    content, start = whole.cpu().numpy().tobytes(), 0
+    for part in parts:
+        yield content[start : start + len(part)]
         start += len(part)
 
 

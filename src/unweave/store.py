@@ -24,7 +24,7 @@ from torch import Tensor
 
 from unweave.errors import ConfigError, StoreError
 from unweave.files import write_atomically
-from unweave.grams import LayerGrams, LayerInfo, Origin
+from unweave.grams import CONVOLUTIONS, LayerGrams, LayerInfo, Origin
 from unweave.outcomes import LEVELS, ClassProfile
 from unweave.rest import bytes_of
 
@@ -96,7 +96,10 @@ def _origin(header: Mapping[str, str]) -> Origin:
     fields["forgotten"] = tuple(fields["forgotten"])
     if header["dtype"] == "float32":
         fields["stored"] = "float32"
-    return Origin(**fields)
+    origin = Origin(**fields)
+    if origin.convolutions not in CONVOLUTIONS:
+        raise ValueError(f"convolutions of {origin.convolutions!r}")
+    return origin
 
 
 def _layers(header: Mapping[str, str]) -> dict[str, LayerInfo]:

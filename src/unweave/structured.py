@@ -21,7 +21,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -166,38 +166,43 @@ Places = list[tuple[int, int]]
 
 @functools.lru_cache(maxsize=256)
 def places_of(axes: tuple[Axis, ...], key: Key) -> list[tuple[Places, Places]]:
-    """Where a part's cells go: for each tap a, (b, cell of block (a, b)) and, where (b, a) has no cell of its own,
-    (b, cell to be transposed there)."""
-    taps = list(itertools.product(*(range(axis.kernel) for axis in axes)))
-    cells = {(i, j): _cell(axes, key, a, b) for i, a in enumerate(taps) for j, b in enumerate(taps)}
-    found = {pair: cell for pair, cell in cells.items() if cell is not None}
-    return [
-        (
-            [(j, found[i, j]) for j in range(len(taps)) if (i, j) in found],
-            [(j, found[i, j]) for j in range(len(taps)) if (i, j) in found and (j, i) not in found],
-        )
-        for i in range(len(taps))
-    ]
+    """Where a part's cells [*offsets, S, S] go: for each tap a, (b, cell of block (a, b)) and, where (b, a) has no cell
+    of its own, (b, cell to be transposed there)."""
+    half, counts, lines = halved(axes, key), offsets(axes, key), _lines_in(key)
+    found: dict[tuple[int, int], int] = {}
+    for pairs in itertools.product(*(_pairs(axis, key[i], i == half) for i, axis in enumerate(axes))):
+        i = j = where = left = right = 0
+        for axis, count, pair in zip(axes, counts, pairs, strict=True):
+            i, j, where = i * axis.kernel + pair.a, j * axis.kernel + pair.b, where * count + pair.at
+            left, right = left * pair.lines + pair.line_a, right * pair.lines + pair.line_b
+        found[i, j] = (where * lines + left) * lines + right
+    places: list[tuple[Places, Places]] = [([], []) for _ in range(math.prod(axis.kernel for axis in axes))]
+    for (i, j), cell in found.items():
+        places[i][0].append((j, cell))
+        if (j, i) not in found:
+            places[i][1].append((j, cell))
+    return places
 
 
-def _cell(axes: Sequence[Axis], key: Key, a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Which of a part's cells [*offsets, S, S] is the block of two taps; None where it has none."""
-    half, counts, where = halved(axes, key), offsets(axes, key), 0
-    left, right = 0, 0
-    for i, (axis, (kind, of), tap_a, tap_b) in enumerate(zip(axes, key, a, b, strict=True)):
-        if kind == "line":
-            if tap_a not in of or tap_b not in of:
-                return None
-            left, right = left * len(of) + of.index(tap_a), right * len(of) + of.index(tap_b)
-            continue
-        if (_phase(axis, tap_a), _phase(axis, tap_b)) != of:
-            return None
-        at = _step(axis, tap_b) - _step(axis, tap_a) - (0 if i == half else _lowest(axis, of))
-        if at < 0:
-            return None
-        where = where * counts[i] + at
-    lines = _lines_in(key)
-    return (where * lines + left) * lines + right
+class _Pair(NamedTuple):
+    """Two taps of an axis whose block a part holds: at which of its offsets, or which of its lines they see."""
+
+    a: int
+    b: int
+    at: int = 0
+    lines: int = 1
+    line_a: int = 0
+    line_b: int = 0
+
+
+def _pairs(axis: Axis, part: Part, half: bool) -> list[_Pair]:
+    """The pairs of taps that a part has a cell for, on one axis."""
+    kind, of = part
+    if kind == "line":
+        return [_Pair(a, b, 0, len(of), of.index(a), of.index(b)) for a in of for b in of]
+    low = 0 if half else _lowest(axis, of)
+    pairs = [_Pair(a, b, _step(axis, b) - _step(axis, a) - low) for a in _taps(axis, of[0]) for b in _taps(axis, of[1])]
+    return [pair for pair in pairs if pair.at >= 0]
 
 
 @functools.lru_cache(maxsize=256)

@@ -149,16 +149,7 @@ class Walk:
         unit = FIRST_STEP * self.descent.size() / steps
         if self.descent.rule == "adam":  # its steps have a length of about lr · √(number of weights)
             unit /= sum(w.numel() for w in self.descent.weights.values()) ** 0.5
-        left: Callable[[int], float | None] = functools.cache(lambda k: self._left_after(unit * 2**k, start))
-        too_short, k = -1, 0
-        while k < TRIALS and (share := left(k)) is not None and share > 1 - FIRST_MOVE:
-            too_short, k = k, k + _doublings_to_go(share)
-        for k in range(too_short + 1, TRIALS):
-            if (share := left(k)) is None:
-                break
-            if share <= 1 - FIRST_MOVE:
-                return float(unit * 2**k)
-        return unit * _best_of_all(left)
+        return unit * choose_doubling(lambda k: self._left_after(unit * 2**k, start))
 
     def _left_after(self, size: float, start: Seen) -> float | None:
         """The share of the way that an epoch of such steps leaves; None where it is a ruin. Nothing has moved then."""
@@ -218,19 +209,41 @@ class Walk:
         return astray or ruined
 
 
+def choose_doubling(trial: Callable[[int], float | None]) -> float:
+    """Of steps 1, 2, 4 …, what trying one after the other would choose, with fewer tries.
+
+    That is the first that goes far enough, else the best before a ruin; half a ruin if none helps, 0.0 if there is
+    none. What was left out on the way is tried after all as soon as a try does not get further than the one before it.
+
+    Args:
+        trial: from k, the share of the way that step 2**k leaves, or None for a ruin. Asked once for a k at most.
+    """
+    left = functools.cache(trial)
+    too_short, k, least = -1, 0, math.inf
+    while k < TRIALS and (share := left(k)) is not None and 1 - FIRST_MOVE < share <= least:
+        too_short, k, least = k, k + _doublings_to_go(share), share
+    for k in range(too_short + 1, TRIALS):
+        if (share := left(k)) is None:
+            break
+        if share <= 1 - FIRST_MOVE:
+            return 2.0**k
+    return _one_by_one(left)
+
+
 def _doublings_to_go(left: float) -> int:
     """How many doublings away a step is that is still too short, if a step goes as far as it is long."""
     moved = max(1 - left, 1e-9)
     return min(max(math.floor(math.log2(FIRST_MOVE / moved)) - 1, 1), DOUBLINGS)
 
 
-def _best_of_all(left: Callable[[int], float | None]) -> float:
-    """Of steps 1, 2, 4 … up to the first ruin, the one that leaves least; half a ruin if none helps, 0.0 if none."""
+def _one_by_one(left: Callable[[int], float | None]) -> float:
     best, least = 0.0, 1 - LEAST_MOVE
     for k in range(TRIALS):
         share = left(k)
         if share is None:
             return best or 0.5 * 2**k
+        if share <= 1 - FIRST_MOVE:
+            return 2.0**k
         if share < least:
             best, least = 2.0**k, share
     return best

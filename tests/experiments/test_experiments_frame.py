@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from torch import nn
 
 import unweave
+from experiments import data, layers, methods
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
@@ -22,13 +25,15 @@ from experiments.paper_numbers import PAPER
 from experiments.readout import every_nth, glance, read_out
 from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
-from experiments.settings import Case, first_classes, samples_of_class_0, step_alone, steps_of
+from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
+from experiments.sources import recipe_of
 from experiments.summary import spread
 from experiments.tuning import score
-from experiments.work import Parts
+from experiments.work import Parts, Work
+from unweave.baselines.importances import Importances, importances
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
-from unweave.errors import ConfigError
+from unweave.errors import ConfigError, StoreError
 
 
 class Echo(nn.Module):
@@ -100,6 +105,24 @@ def test_the_score_of_a_trial_is_the_distance_to_held_out_and_what_it_cost() -> 
     assert score(classes, {"forgotten": 90.0, "val": 12.0}, before) == pytest.approx(12.0)
 
 
+def test_what_a_baseline_keeps_from_training_is_not_in_its_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As this project's Grams are not: SSD's importances are made before, of batches that mix the classes."""
+    work, case = Work(tmp_path, SMOKE, torch.device("cpu")), samples_of_class_0(SMOKE)
+    order = list[int]()
+
+    def noted(net: nn.Module, loader: Shuffled, *, batch_size: int) -> Importances:
+        order.extend(torch.cat([y for _, y in loader]).tolist())
+        return importances(net, loader, batch_size=batch_size)
+
+    monkeypatch.setattr(methods, "importances", noted)
+    outcome = methods.by_baseline(work, case, "ssd", 0, {})
+    assert outcome.story["fit seconds"] > 0
+    assert len(order) == len(work.data(case.setting).train)
+    assert order != sorted(order)
+
+
 def test_steps_add_up_to_what_was_forgotten_so_far() -> None:
     labels = torch.arange(10).repeat(30)
     so_far = steps_of(FULL_SIZE.smallvgg, 5, 3)[-1].chosen(labels)
@@ -117,6 +140,14 @@ def test_layers_that_move_are_counted_from_the_end() -> None:
     assert [len(names) for names in blocks] == [1, 6, 11, 16, 20, 21]
     assert blocks[0] == ["fc"]
     assert "layer4.0.downsample.0" in blocks[1]
+
+
+def test_eu_k_trains_its_layers_as_the_network_was_trained() -> None:
+    work = Work(Path("unused"), FULL_SIZE, torch.device("cpu"))
+    for key, case in layers.cases(work).items():
+        recipe = recipe_of(case.setting)
+        settings = [settings for method, settings in layers.variants(work, key).values() if method == "eu_k"]
+        assert {(one["epochs"], one["weight_decay"]) for one in settings} == {(recipe.epochs, recipe.weight_decay)}
 
 
 def test_fewer_epochs_follow_the_same_schedule() -> None:
@@ -171,8 +202,36 @@ def test_the_committed_pages_are_what_the_results_give() -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     assert with_summary(readme) == readme, "run python -m experiments.pages"
     assert "<!-- reproduction -->" in readme
-    for figure in set(__import__("re").findall(r"\]\((figures/[\w-]+\.svg)\)", text)):
+    for figure in set(re.findall(r"\]\((figures/[\w-]+\.svg)\)", text)):
         assert (ROOT / "docs" / figure).exists(), "run python -m experiments.pages"
+
+
+def test_every_result_says_how_it_came_about() -> None:
+    text = (ROOT / "results" / "README.md").read_text("utf-8").replace("\\", "")
+    headings = " ".join(line for line in text.splitlines() if line.startswith("## "))
+    told = re.findall(r"[\w*-]+\.json", headings)
+    kept = [path.name for path in (ROOT / "results").glob("*.json") if not path.stem.endswith("-quick")]
+    assert kept
+    assert [name for name in kept if not any(fnmatch(name, pattern) for pattern in told)] == []
+
+
+def test_the_flag_that_missing_data_ask_for_gets_them(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNWEAVE_DATA", str(tmp_path / "cache"))
+    monkeypatch.setattr(data, "get", lambda url, target, expected: pytest.fail("not asked for"))
+    words = ["reproduce", "gamma", "--device", "cpu", "--out", str(tmp_path / "out")]
+    assert main(words) == 1
+    assert "unweave reproduce --download" in capsys.readouterr().err
+    asked = list[str]()
+
+    def get(url: str, target: Path, expected: str) -> Path:
+        asked.append(url)
+        raise StoreError("no network")
+
+    monkeypatch.setattr(data, "get", get)
+    assert main([*words, "--download"]) == 1
+    assert asked == [data.KNOWN["cifar10"].url]
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

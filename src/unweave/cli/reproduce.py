@@ -17,6 +17,7 @@ EXAMPLE = """\
 example:
   unweave reproduce all --quick                   every experiment, small, on the images that come with the package
   unweave reproduce table1 --data cifar10/        table 1 at the paper's size; a GPU is advised
+  unweave reproduce table1 --download             the same with the images from where they are published
   unweave reproduce table1 --data cifar10/ --minutes 9     start no job after nine minutes; the same command goes on
   unweave reproduce table1 --stage assemble       the document from what is there
 
@@ -37,6 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """What ``unweave reproduce`` and ``python -m experiments.NAME`` have in common."""
     parser.add_argument("--out", type=Path, help="work folder (default: reproduction, or reproduction-quick)")
     parser.add_argument("--data", type=Path, help="the data set, or a folder with cifar10/ and tinyimagenet/ in it")
+    parser.add_argument("--download", action="store_true", help="get data sets that are not there")
     parser.add_argument("--quick", action="store_true", help="small networks and images that come with the package")
     parser.add_argument("--seeds", type=int, help="of each table (the paper: 5)")
     parser.add_argument("--models", type=int, help="full and retrained networks each, for the attacks (the paper: 50)")

@@ -1,0 +1,69 @@
+"""The fingerprint of a model: the bytes of each tensor by itself, however they are fetched."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+
+import pytest
+import torch
+from torch import nn
+
+from unweave import rest
+from unweave.rest import bytes_of, fingerprint
+
+
+class Mixed(nn.Module):
+    """Tensors of many types and shapes: none, one and many numbers, and in no order of memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        self.norm = nn.BatchNorm2d(3)  # with num_batches_tracked, an int64 without axes
+        self.conv = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+        self.narrow = nn.Parameter(torch.randn(5, 2, generator=draw).to(torch.bfloat16).T)
+        for name, value in {
+            "seen": torch.tensor([True, False, True]),
+            "empty": torch.empty(0, 3),
+            "single": torch.tensor(2.5, dtype=torch.float64),
+            "words": torch.arange(7, dtype=torch.uint8),
+        }.items():
+            self.register_buffer(name, value)
+
+
+def one_by_one(model: nn.Module) -> str:
+    """The oracle: name, shape, type and bytes of each tensor in turn."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name}{tuple(value.shape)}{value.dtype}".encode() + bytes_of(value))
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize("at_once", [0, 1, 30, 1 << 26])
+def test_how_many_bytes_are_fetched_at_once_makes_no_difference(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rest, "FETCHED_BYTES", at_once)
+    model = Mixed()
+    assert fingerprint(model) == one_by_one(model)
+
+
+def test_a_model_without_tensors_has_a_fingerprint() -> None:
+    assert fingerprint(nn.ReLU()) == hashlib.sha256().hexdigest()
+
+
+def test_spread_tensors_are_gathered_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model spread over GPUs because one cannot hold it must not be gathered whole on one of them."""
+    order: list[str] = []
+    monkeypatch.setattr(rest, "FETCHED_BYTES", 100)
+    monkeypatch.setattr(rest, "_whole", lambda value: order.append("gathered") or value)
+    for _ in rest._bytes_of_all([torch.zeros(25) for _ in range(3)]):
+        order.append("read")
+    assert order == ["gathered", "gathered", "read", "gathered", "read", "read"]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_it_is_the_same() -> None:
+    here = Mixed()
+    there = copy.deepcopy(here).cuda()
+    assert fingerprint(there) == fingerprint(here)
+    there.seen = there.seen.cpu()  # on two devices
+    assert fingerprint(there) == fingerprint(here)
