@@ -105,13 +105,24 @@ def works(size: Size, device: str) -> dict[str, Callable[[], Any]]:
     }
 
 
-def measure(size: Size, device: str, repeats: int) -> dict[str, Any]:
-    """Seconds and bytes of each stage."""
-    point: dict[str, Any] = {}
-    for stage, work in works(size, device).items():
-        _, taken = timed(work, device, repeats)
-        point[stage] = {"seconds": summed_up(taken), "bytes": peak_bytes(work, device)}
-    return point
+def measure(sizes: list[Size], device: str, repeats: int) -> list[dict[str, Any]]:
+    """Seconds and bytes of each stage for each size.
+
+    All sizes take turns, so that a machine that is slower for a while is so for all of them.
+    """
+    problems = [works(size, device) for size in sizes]
+    points: list[dict[str, Any]] = []
+    for problem in problems:  # the first time loads kernels, and tells the memory
+        points.append({stage: {"bytes": peak_bytes(work, device)} for stage, work in problem.items()})
+    taken: list[dict[str, list[float]]] = [{stage: [] for stage in problem} for problem in problems]
+    for _ in range(repeats):
+        for problem, seconds in zip(problems, taken, strict=True):
+            for stage, work in problem.items():
+                seconds[stage] += timed(work, device, 1, warm=0)[1]
+    for point, seconds in zip(points, taken, strict=True):
+        for stage, each in seconds.items():
+            point[stage]["seconds"] = summed_up(each)
+    return points
 
 
 def run(options: Options) -> Document:
@@ -122,13 +133,13 @@ def run(options: Options) -> Document:
         base, axes = QUICK_BASE, QUICK_AXES
     grown = {}
     for axis, values in axes.items():
-        points = []
-        for value in values:
-            size = replace(base, **{axis: value})
-            if axis == "forget_samples":  # something must be retained
-                size = replace(size, training_samples=max(size.training_samples, 2 * value))
-            points.append({"value": value, **measure(size, options.device, options.repeats)})
-            print(f"{axis} {value}: {_seconds(points[-1])}", flush=True)
+        sizes = [replace(base, **{axis: value}) for value in values]
+        if axis == "forget_samples":  # something must be retained
+            sizes = [replace(size, training_samples=max(size.training_samples, 2 * max(values))) for size in sizes]
+        found = measure(sizes, options.device, options.repeats)
+        points = [{"value": value, **point} for value, point in zip(values, found, strict=True)]
+        for point in points:
+            print(f"{axis} {point['value']}: {_seconds(point)}", flush=True)
         grown[axis] = {"points": points, "exponents": exponents(points)}
     settings = {"base": asdict(base), "epochs of a request": EPOCHS, "stop": "epochs"}
     return document("growth", options, began, problem=settings, axes=grown)
