@@ -22,9 +22,9 @@ from experiments.loaders import Shuffled
 from experiments.methods import Outcome, capped, fitted_to, pgu_story, title_of
 from experiments.readout import logits_of, percent_wrong
 from experiments.search import lowest
-from experiments.settings import Setting
+from experiments.settings import Case, Setting
 from experiments.sources import recipe_of
-from experiments.summary import spread
+from experiments.summary import head, spread
 from experiments.training_sets import clean_part, poisoned_by, with_poison
 from experiments.trials import KNOBS, SCHEME
 from experiments.tuning import all_finite, best_of, described, earlier_trials, kept_rows, skipped
@@ -177,3 +177,18 @@ def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         found |= {"ok": [row["ok"] for row in rows], "stopped": [row["stopped"] for row in rows]}
         found["config"] = rows[0]["config"]
     return found
+
+
+def poison_document(
+    work: Work, name: str, setting: Setting, budgets: Sequence[int], others: Sequence[str]
+) -> dict[str, Any]:
+    """Accuracies by budget with the paper's beside them."""
+    case = Case("poison", setting, "poison", lambda labels: labels)
+    prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
+    tuning = {method: tried_for(work, setting, method) for method in others}
+    return {
+        **head(work, name, [case], prefixes),
+        "request": {"network": setting.name, "task": "poison", "budgets": list(budgets)},
+        "budgets": poison_rows(work, setting, budgets, others),
+        "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
+    }

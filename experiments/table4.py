@@ -23,9 +23,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.jobs import Job
-from experiments.poisoning import WARNECKE, poison_jobs, poison_rows, tried_for
-from experiments.settings import Case
-from experiments.summary import head
+from experiments.poisoning import WARNECKE, poison_document, poison_jobs
 from experiments.work import Work
 
 NAME = "table4"
@@ -39,16 +37,7 @@ def jobs(work: Work) -> list[Job]:
 
 def assemble(work: Work) -> dict[str, Any]:
     """Accuracies by budget with the paper's beside them."""
-    setting, budgets = work.scale.smallvgg, work.scale.budgets
-    case = Case("poison", setting, "poison", lambda labels: labels)
-    prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
-    tuning = {method: tried_for(work, setting, method) for method in OTHERS}
-    return {
-        **head(work, NAME, [case], prefixes),
-        "request": {"network": setting.name, "task": "poison", "budgets": list(budgets)},
-        "budgets": poison_rows(work, setting, budgets, OTHERS),
-        "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
-    }
+    return poison_document(work, NAME, work.scale.smallvgg, work.scale.budgets, OTHERS)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from experiments.jobs import Job
-from experiments.poisoning import poison_jobs, poison_rows, tried_for
-from experiments.settings import Case
-from experiments.summary import head
+from experiments.poisoning import poison_document, poison_jobs
 from experiments.work import Work
 
 NAME = "table4-tiny"
@@ -27,16 +25,7 @@ def jobs(work: Work) -> list[Job]:
 
 def assemble(work: Work) -> dict[str, Any]:
     """Accuracies by budget with the paper's beside them."""
-    setting, budgets = work.scale.resnet18, work.scale.budgets_tiny
-    case = Case("poison", setting, "poison", lambda labels: labels)
-    prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
-    tuning = {method: tried_for(work, setting, method) for method in OTHERS}
-    return {
-        **head(work, NAME, [case], prefixes),
-        "request": {"network": setting.name, "task": "poison", "budgets": list(budgets)},
-        "budgets": poison_rows(work, setting, budgets, OTHERS),
-        "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
-    }
+    return poison_document(work, NAME, work.scale.resnet18, work.scale.budgets_tiny, OTHERS)
 
 
 if __name__ == "__main__":
