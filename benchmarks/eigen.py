@@ -26,6 +26,8 @@ CPU_SIZES = (256, 512, 1024, 2048)
 QUICK_SIZES = (48, 96, 192)
 WAYS_UP_TO = {"cuda": 8192, "cpu": 512}
 """The other ways are tried up to this size; they only tell how they compare."""
+BATCHED_UP_TO = 2048
+"""Up to here four layers of one size are also decomposed in one call."""
 EXTRAPOLATED = 50_000
 GAMMA = 0.9
 FALL = 0.75
@@ -80,6 +82,10 @@ def measure(d: int, count: int, options: Options) -> dict[str, Any]:
         "eigvalsh": summed_up(alone),
         "relative gap at the cut": gap,
     }
+    if d <= BATCHED_UP_TO:
+        four = torch.stack([retained] * 4)
+        _, taken = timed(lambda: torch.linalg.eigh(four), device, options.repeats)
+        entry["four of one size, batched"] = summed_up(taken)
     if d <= WAYS_UP_TO[torch.device(device).type]:
         entry["ways"] = _ways(gram, retained, values, vectors[:, :k], options)
     return entry
