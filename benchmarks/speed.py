@@ -2,7 +2,7 @@
 
     python -m benchmarks.speed        write the tables into docs/speed.md, and the charts beside it
 
-Where a result is not there, its block holds nothing: no number is made up.
+Where a result is not there, its block says so: no number is made up.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def markers(name: str) -> tuple[str, str]:
 
 
 def block(name: str, root: Path = ROOT) -> str:
-    """What stands between the markers, with them; nothing but them where there is no result."""
+    """What stands between the markers, with them; and that there is none where there is none."""
     start, end = markers(name)
     lines = [start]
     for device in charts.DEVICES:
@@ -131,7 +131,7 @@ def block(name: str, root: Path = ROOT) -> str:
             lines += ["", f"![{name} on {where}](charts/{stem}.svg)", *TABLES[name](result), ""]
             if name == "side-by-side" and device == "cuda":
                 lines += ["How far that is from what the machine could do:", *_limits(root, result), ""]
-    return "\n".join([*lines, end])
+    return "\n".join([*(lines if len(lines) > 1 else [start, "", "Not measured yet.", ""]), end])
 
 
 def write(root: Path = ROOT) -> None:

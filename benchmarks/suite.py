@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks import eigen, fit_pass, gram_kernels, growth, side_by_side
 from benchmarks.authors import require_reference
 from benchmarks.options import Document, Options
+from unweave.baselines import BASELINES
 from unweave.errors import ConfigError, StoreError
 from unweave.files import write_atomically
 
@@ -62,6 +63,9 @@ def check(names: Sequence[str], options: Options) -> list[str]:
     strange = sorted(set(options.networks) - {"allcnn", "smallvgg", "resnet18"})
     if strange:
         raise ConfigError(f"Unknown network: {', '.join(strange)}. Supported: allcnn, smallvgg, resnet18.")
+    others = sorted(set(options.others or ()) - set(BASELINES))
+    if others:
+        raise ConfigError(f"Unknown baseline: {', '.join(others)}. Supported: {', '.join(BASELINES)}.")
     for name, folder in {"cifar10": options.cifar10, "tinyimagenet": options.tinyimagenet}.items():
         if folder is not None and not folder.is_dir():
             raise ConfigError(f"--{name} {folder} is no folder. Give the one that holds the images, or leave it out.")

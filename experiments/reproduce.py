@@ -131,6 +131,8 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     for job in wanted:
         if work.has(job.name):
             _done(work, [job], problems)  # refuses what was made with other settings, before anything is run
+    if jobs and not wanted:
+        raise ConfigError(f"Invalid --jobs: no job matches {options.jobs!r}. There are, for example: {jobs[0].name}.")
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
     number = 0
@@ -201,7 +203,7 @@ def _gist(result: dict[str, Any]) -> str:
     if "asks for" in result:
         return f"  {result['knob']} {result['value']:g}: forgotten {result['forgotten']:.2f}, val {result['val']:.2f}"
     shown = " ".join(f"{key} {found[key]:.2f}" for key in ("retained", "forgotten", "test") if key in found)
-    return f"  {shown}" if shown else ""
+    return (f"  {shown}" if shown else "") + ("  NOT DONE" if result.get("ok") is False else "")
 
 
 def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:

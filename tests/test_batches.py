@@ -41,6 +41,7 @@ class NotIterable:
         (iter([]), r"training loader is empty.*a generator runs once"),
         (NotIterable(), r"training loader is a NotIterable.*Pass a DataLoader"),
         (5, r"training loader is a int.*Pass a DataLoader"),
+        ((X, LABELS), r"training loader is a pair of tensors.*\[\(x, y\)\] for one batch"),
         ([X], r"batch 0 of the training loader: Tensor.*a pair \(inputs, labels\)"),
         ([torch.tensor(3.0)], r"batch 0 of the training loader: Tensor.*a pair"),
         ([(X, LABELS, LABELS)], r"batch 0 of the training loader: tuple of 3.*a pair"),

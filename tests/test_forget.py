@@ -842,6 +842,11 @@ def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: 
     assert text == "the held-out error of class 1 rose from 10.0 to 25.0 %"
 
 
+def test_a_validation_set_without_any_error_is_a_warning(points: Problem) -> None:
+    learnt = in_batches(points.x[40:], points.y[40:], 100)
+    assert any("really held out" in text for text in points.run(val=learnt).warnings)
+
+
 def test_samples_that_look_unseen_from_the_start_are_a_warning(points: Problem) -> None:
     first = replace(points.run().history[0], forget_error=95.0)
     assert "were these samples trained on" in warned(points, first=first)[0]

@@ -105,6 +105,11 @@ def checked(
     ahead = device is not None and device.type == "cuda"
     if not isinstance(loader, Iterable):
         raise DataError(f"The {what} loader is a {type(loader).__name__}, which cannot be iterated. Pass a DataLoader.")
+    if isinstance(loader, (tuple, list)) and [isinstance(part, Tensor) for part in loader] == [True, True]:
+        raise DataError(
+            f"The {what} loader is a pair of tensors, and should yield such pairs. Wrap it: [(x, y)] for one batch, or "
+            "DataLoader(TensorDataset(x, y), batch_size=256)."
+        )
     count = 0
     for index, batch in enumerate(loader):
         doubts.place = f"batch {index} of the {what} loader"

@@ -30,9 +30,8 @@ def write_atomically(path: str | PathLike[str], content: bytes) -> None:
         os.replace(temporary, target)
     except OSError as error:
         reason = error.strerror or error
-        raise StoreError(
-            f"Cannot write {target}: {reason}. Nothing was changed; free space or choose another place."
-        ) from error
+        remedy = "free space or choose another place" if target.parent.is_dir() else f"make the folder {target.parent}"
+        raise StoreError(f"Cannot write {target}: {reason}. Nothing was changed; {remedy}.") from error
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()

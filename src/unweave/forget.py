@@ -238,6 +238,11 @@ def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Loo
             f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
             "these samples trained on, under this very transform, and is the validation set held out?"
         )
+    if not goal.at_least and goal.error == 0:
+        warnings.append(
+            "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
+            "validation set really held out? It must not hold training samples"
+        )
     name = max(shift, key=lambda name: shift[name], default="")
     if shift.get(name, 0.0) > LARGE_SHIFT:
         warnings.append(f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors")

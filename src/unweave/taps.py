@@ -39,7 +39,8 @@ def check_shape(layer: Layer, shape: list[int]) -> None:
     if shape[0] != layer.groups or shape[2] != layer.d:
         raise LayerError(
             f"Layer {layer.name!r} ({layer.kind.name}): rows of shape {shape}, expected "
-            f"[{layer.groups}, n, {layer.d}]. Correct the function it was registered with."
+            f"[{layer.groups}, n, {layer.d}]. Feed the model inputs as it was trained on; for a layer type of "
+            "your own, correct the function it was registered with."
         )
 
 

@@ -81,6 +81,7 @@ def test_a_real_run_has_another_name_than_a_quick_one() -> None:
     [
         (["nothing"], "Unknown benchmark: nothing. Supported: side-by-side"),
         (["side-by-side", "--networks", "vgg"], "Unknown network: vgg. Supported: allcnn"),
+        (["side-by-side", "--others", "scrubb"], "Unknown baseline: scrubb. Supported: retrain"),
         (["--device", "tpu"], "Invalid --device: 'tpu'. Supported: cpu, cuda"),
         (["side-by-side", "--cifar10", "nowhere"], "--cifar10 nowhere is no folder"),
         (["side-by-side", "--reference", "nowhere"], "not a checkout of the authors' repository"),
