@@ -30,7 +30,9 @@ def supplies(case: Case, net: nn.Module) -> dict[str, Any]:
 def call_of(method: Method, supply: dict[str, Any]) -> Callable[[], Any] | str:
     """The method with its arguments in place, or why it cannot be run here.
 
-    An argument that has a default and that nobody supplies keeps its default, but for what the method says it needs.
+    An argument that has a default and that nobody supplies keeps its default: NTK then goes without its scaling by the
+    first weights, Warnecke's methods remove samples instead of relabelling them. Validation samples are handed to those
+    that need them alone: others would only look at them, which takes time.
     """
     positional, named, missing = [], {}, []
     for name, parameter in inspect.signature(method.run).parameters.items():
@@ -38,6 +40,8 @@ def call_of(method: Method, supply: dict[str, Any]) -> Callable[[], Any] | str:
             continue
         if name == "config":
             named[name] = method.config()
+        elif name in ("val", "val_loader") and "val" not in method.needs and parameter.default is not parameter.empty:
+            continue
         elif name in supply and parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(supply[name])
         elif name in supply:
@@ -46,7 +50,7 @@ def call_of(method: Method, supply: dict[str, Any]) -> Callable[[], Any] | str:
             missing.append(name)
     if missing:
         return f"not run: nothing here to give it as {', '.join(missing)}"
-    hard = sorted(method.needs & {"true labels", "first weights", "importances", "checkpoints", "trainer"})
+    hard = sorted(method.needs & {"checkpoints", "trainer"})
     if hard:
         return f"not run: it needs {', '.join(hard)}"
     return lambda: method.run(*positional, **named)

@@ -15,7 +15,7 @@ import unweave
 from benchmarks import others, side_by_side, suite
 from benchmarks.cases import toy
 from benchmarks.options import Options
-from unweave.baselines import BaselineResult, Method
+from unweave.baselines import BASELINES, BaselineResult, Method
 from unweave.cli import bench
 
 
@@ -154,6 +154,25 @@ def test_other_methods_are_timed_with_the_data_they_ask_for(monkeypatch: pytest.
         "n": "not run: nothing here to give it as importances",
         "o": "failed: RuntimeError: out of luck",
     }
+
+
+def test_every_baseline_but_the_one_that_needs_its_own_training_is_timed(results: dict[str, Any]) -> None:
+    toy_net = results["bench-side-by-side-cpu-quick.json"]["networks"]["toy"]
+    assert set(BASELINES) - set(toy_net["ways"]) == {"sisa"}
+
+
+@pytest.mark.parametrize("needs, given", [(("forget",), False), (("forget", "val"), True)])
+def test_only_who_needs_validation_samples_gets_them(needs: tuple[str, ...], given: bool) -> None:
+    seen = []
+
+    def looking(model: nn.Module, forget_loader: Any, val: Any = None) -> None:
+        seen.append(val is not None)
+
+    case = toy("cpu")
+    work = others.call_of(method(looking, *needs), others.supplies(case, case.build()))
+    assert not isinstance(work, str)
+    work()
+    assert seen == [given]
 
 
 def test_a_method_that_needs_what_a_default_hides_is_not_run() -> None:
