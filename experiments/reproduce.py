@@ -23,6 +23,7 @@ from typing import Any, Literal
 import torch
 
 from experiments.jobs import Done, Job, run_jobs
+from experiments.page_tables import TABLES
 from experiments.provenance import made_by
 from experiments.settings import PAPER, QUICK, Scale
 from experiments.trials import SCHEME
@@ -214,7 +215,12 @@ def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:
     path = work.folder / f"{module.NAME}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(document, indent=1) + "\n")
-    say(f"{path}")
+    text = TABLES[module.NAME](document)
+    path.with_suffix(".md").write_text(f"# {module.NAME}\n\n{text}\n", encoding="utf-8")
+    say(f"\n{text.replace('<br><sub>', ' (').replace('</sub>', ')')}\n")
+    if work.scale.name != PAPER.name:
+        say("A quick run shows that everything works; its numbers say nothing.")
+    say(f"{path}, and the table in {path.with_suffix('.md').name}")
     return document
 
 

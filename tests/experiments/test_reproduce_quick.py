@@ -66,6 +66,19 @@ def test_every_experiment_writes_a_document_that_says_what_it_was_made_by(ran: R
         assert document["seconds"] > 0
         assert document["recipes"], name
         assert all(math.isfinite(value) for value in numbers(document)), name
+        assert TABLES[name](document) in (ran.folder / f"{name}.md").read_text("utf-8")
+
+
+def test_a_table_is_shown_and_a_quick_one_says_that_it_is(ran: Ran) -> None:
+    ran.again("table3", stage="assemble")
+    shown = "\n".join(ran.said)
+    assert "| step: method | n | test | retained |" in shown
+    assert "its numbers say nothing" in shown
+
+
+def test_a_pattern_without_a_job_is_refused_with_an_example(ran: Ran) -> None:
+    with pytest.raises(ConfigError, match=r"no job matches 'nothing\*'\. There are, for example: .+/original/0"):
+        ran.again("table3", jobs="nothing*")
 
 
 def test_table_1_has_every_method_tuned_with_as_many_trials(ran: Ran) -> None:
