@@ -179,9 +179,9 @@ def test_a_pickle_is_refused_and_never_run(tmp_path: Path) -> None:
 def forge(path: Path, change: Callable[[dict[str, str], dict[str, Tensor]], object]) -> None:
     """Rewrite a file with a change and a digest that fits it."""
     blob = path.read_bytes()
-    header, tensors = store._metadata(blob), parse(blob)
+    header, tensors = store.metadata_of(blob), parse(blob)
     change(header, tensors)
-    header["sha256"] = store._digest(tensors, header)
+    header["sha256"] = store.digest_of(tensors, header)
     path.write_bytes(serialise(tensors, metadata=header))
 
 

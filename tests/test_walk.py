@@ -14,16 +14,16 @@ Left = Callable[[int], float | None]
 
 def doubled(left: Left) -> float:
     """The oracle: try 1, 2, 4 … one by one; the first that goes a tenth of the way, else the best before a ruin."""
-    best, least = 0.0, 1 - LEAST_MOVE
-    for k in range(TRIALS):
-        share = left(k)
-        if share is None:
-            return best or 0.5 * 2**k
-        if share <= 1 - FIRST_MOVE:
-            return 2.0**k
-        if share < least:
-            best, least = 2.0**k, share
-    return best
+    shares = [left(k) for k in range(TRIALS)]
+    ruin = shares.index(None) if None in shares else TRIALS
+    sound = {k: share for k, share in enumerate(shares[:ruin]) if share is not None}
+    enough = [k for k, share in sound.items() if share <= 1 - FIRST_MOVE]
+    if enough:
+        return 2.0 ** min(enough)
+    helping = [k for k, share in sound.items() if share < 1 - LEAST_MOVE]
+    if helping:
+        return 2.0 ** min(helping, key=lambda k: sound[k])
+    return 0.5 * 2**ruin if ruin < TRIALS else 0.0
 
 
 @pytest.mark.parametrize("first", [1e-7, 1e-5, 1e-4, 1e-3, 0.01, 0.05, 0.2])

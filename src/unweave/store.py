@@ -65,7 +65,7 @@ def save_grams(
     }
     if notes is not None:
         header["notes"] = json.dumps(dict(notes))
-    header["sha256"] = _digest(tensors, header)
+    header["sha256"] = digest_of(tensors, header)
     write_atomically(path, safetensors_bytes({k: v.contiguous() for k, v in tensors.items()}, metadata=header))
 
 
@@ -118,7 +118,7 @@ def _read(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]
         ) from error
     try:
         tensors = parse_safetensors(blob)
-        header = _metadata(blob)
+        header = metadata_of(blob)
     except (SafetensorError, ValueError, KeyError, struct.error) as error:
         raise StoreError(f"{path} is damaged or not a safetensors file ({error}). Restore it or fit again.") from error
     if header.get("format") != FORMAT:
@@ -128,12 +128,12 @@ def _read(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]
             f"{path} has version {header.get('version')} of the Grams format; this release reads {VERSION}. "
             "Use the release that wrote it, or fit again."
         )
-    if _digest(tensors, header) != header.get("sha256"):
+    if digest_of(tensors, header) != header.get("sha256"):
         raise StoreError(f"{path} was altered: its SHA-256 is not the one recorded in it. Restore it or fit again.")
     return header, tensors
 
 
-def _metadata(blob: bytes) -> dict[str, str]:
+def metadata_of(blob: bytes) -> dict[str, str]:
     """The ``__metadata__`` of a safetensors file, whose header is a length (u64) and then JSON."""
     (length,) = struct.unpack("<Q", blob[:8])
     header = json.loads(blob[8 : 8 + length])
@@ -178,7 +178,7 @@ def _unpack(packed: Tensor, d: int) -> Tensor:
     return gram
 
 
-def _digest(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+def digest_of(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
     """SHA-256 over the metadata, itself aside, and all tensors."""
     digest = hashlib.sha256(json.dumps(sorted((k, v) for k, v in header.items() if k != "sha256")).encode())
     for name in sorted(tensors):

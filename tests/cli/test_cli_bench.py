@@ -159,6 +159,7 @@ def test_other_methods_are_timed_with_the_data_they_ask_for(monkeypatch: pytest.
 def test_every_baseline_but_the_one_that_needs_its_own_training_is_timed(results: dict[str, Any]) -> None:
     toy_net = results["bench-side-by-side-cpu-quick.json"]["networks"]["toy"]
     assert set(BASELINES) - set(toy_net["ways"]) == {"sisa"}
+    assert "title" not in toy_net["ways"]["retrain"], "the baseline of that name has taken the trainer's row"
 
 
 @pytest.mark.parametrize("needs, given", [(("forget",), False), (("forget", "val"), True)])

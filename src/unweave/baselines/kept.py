@@ -5,7 +5,6 @@ The metadata holds the kind of file and its version, a record in JSON, and a SHA
 
 from __future__ import annotations
 
-import hashlib
 import json
 import struct
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from torch import Tensor
 
 from unweave.errors import StoreError
 from unweave.files import write_atomically
-from unweave.rest import bytes_of
+from unweave.store import digest_of, metadata_of
 
 VERSION = "1"
 
@@ -34,7 +33,7 @@ def keep(path: str | PathLike[str], kind: str, record: Mapping[str, Any], tensor
     # A clone each: safetensors refuses two names for one memory, as tied weights have.
     plain = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
     header = {"format": f"unweave.{kind}", "version": VERSION, "record": json.dumps(dict(record))}
-    header["sha256"] = _digest(plain, header)
+    header["sha256"] = digest_of(plain, header)
     write_atomically(path, safetensors_bytes(plain, metadata=header))
 
 
@@ -52,22 +51,13 @@ def read(path: str | PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str
         ) from error
     try:
         tensors = parse_safetensors(blob)
-        (length,) = struct.unpack("<Q", blob[:8])
-        header: dict[str, str] = json.loads(blob[8 : 8 + length]).get("__metadata__", {})
+        header = metadata_of(blob)
     except (SafetensorError, ValueError, struct.error) as error:
         raise StoreError(f"{path} is damaged or not a safetensors file ({error}). Restore it.") from error
     if (header.get("format"), header.get("version")) != (f"unweave.{kind}", VERSION):
         found = f"{header.get('format')} version {header.get('version')}"
         raise StoreError(f"{path} is {found}. Supported: unweave.{kind} version {VERSION}.")
-    if _digest(tensors, header) != header.get("sha256"):
+    if digest_of(tensors, header) != header.get("sha256"):
         raise StoreError(f"{path} was altered: its SHA-256 is not the one recorded in it. Restore it.")
     record: dict[str, Any] = json.loads(header["record"])
     return record, tensors
-
-
-def _digest(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
-    digest = hashlib.sha256(json.dumps(sorted((k, v) for k, v in header.items() if k != "sha256")).encode())
-    for name in sorted(tensors):
-        digest.update(f"{name}{tuple(tensors[name].shape)}{tensors[name].dtype}".encode())
-        digest.update(bytes_of(tensors[name]))
-    return digest.hexdigest()
