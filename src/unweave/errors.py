@@ -29,6 +29,10 @@ class ConfigError(UnweaveError, ValueError):
     """A setting is out of range or unknown: change the setting."""
 
 
+class LayerChoiceError(LayerError, ConfigError):
+    """A setting names a layer that is not there, or chooses none: change the setting."""
+
+
 class StoreError(UnweaveError, OSError):
     """A file cannot be read or written, or is not what it claims to be: nothing was changed."""
 

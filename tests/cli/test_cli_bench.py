@@ -89,7 +89,7 @@ def test_a_real_run_has_another_name_than_a_quick_one() -> None:
 )
 def test_what_cannot_be_run_is_refused_before_the_work(cli: Cli, tmp_path: Path, words: list[str], said: str) -> None:
     shown = cli("bench", *words, "--quick", "--out", str(tmp_path / "out"))
-    assert shown.code == 1
+    assert shown.code == 2
     assert said in shown.err
     assert not (tmp_path / "out").exists()
 
@@ -100,7 +100,7 @@ def test_outside_of_a_checkout_it_says_where_to_run_it(
     monkeypatch.setattr(unweave, "__file__", str(tmp_path / "site/lib/unweave/__init__.py"))
     monkeypatch.chdir(tmp_path)
     shown = cli("bench", "--quick")
-    assert shown.code == 1
+    assert shown.code == 2
     assert "unweave bench runs from a checkout" in shown.err
     assert "Clone" in shown.err
 

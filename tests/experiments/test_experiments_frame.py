@@ -235,10 +235,12 @@ def test_the_flag_that_missing_data_ask_for_gets_them(
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["reproduce", "table9", "--out", str(tmp_path)]) == 1
+    assert main(["reproduce", "table9", "--out", str(tmp_path)]) == 2
     assert "table9" in capsys.readouterr().err
-    assert main(["reproduce", "table1", "--seeds", "0", "--out", str(tmp_path)]) == 1
+    assert main(["reproduce", "table1", "--seeds", "0", "--out", str(tmp_path)]) == 2
     assert "--seeds 0" in capsys.readouterr().err
+    assert main(["reproduce", "table1", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path)]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err
 
 
 def test_outside_of_a_checkout_the_command_says_where_experiments_are(
