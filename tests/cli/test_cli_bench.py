@@ -70,6 +70,18 @@ def test_the_command_runs_one_by_name_and_prints_its_table(cli: Cli, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["bench-eigen-cpu-quick.json"]
 
 
+def test_without_a_place_the_results_of_the_checkout_are_left_alone(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = []
+    monkeypatch.setattr(suite, "run", lambda names, options, folder: places.append(folder.resolve()))
+    monkeypatch.chdir(tmp_path)
+    assert cli("bench", "eigen", "--quick").code == 0
+    assert cli("bench", "eigen", "--quick", "--out", "results").code == 0
+    assert places == [tmp_path / "bench-results", tmp_path / "results"]
+    assert "bench-results/" in (bench.checkout() / ".gitignore").read_text("utf-8").splitlines()
+
+
 def test_a_real_run_has_another_name_than_a_quick_one() -> None:
     assert suite.place_of("eigen", Options(device="cuda:1"), Path("r")) == Path("r/bench-eigen-cuda.json")
     one = Options(device="cuda", networks=("allcnn",))
