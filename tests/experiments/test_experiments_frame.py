@@ -223,6 +223,8 @@ def test_the_flag_that_missing_data_ask_for_gets_them(
     words = ["reproduce", "gamma", "--device", "cpu", "--out", str(tmp_path / "out")]
     assert main(words) == 1
     assert "unweave reproduce --download" in capsys.readouterr().err
+    assert main([*words, "--data", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err
     asked = list[str]()
 
     def get(url: str, target: Path, expected: str) -> Path:
@@ -239,8 +241,6 @@ def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[s
     assert "table9" in capsys.readouterr().err
     assert main(["reproduce", "table1", "--seeds", "0", "--out", str(tmp_path)]) == 2
     assert "--seeds 0" in capsys.readouterr().err
-    assert main(["reproduce", "table1", "--data", str(tmp_path / "nowhere"), "--out", str(tmp_path)]) == 2
-    assert "nowhere does not exist" in capsys.readouterr().err
 
 
 def test_outside_of_a_checkout_the_command_says_where_experiments_are(

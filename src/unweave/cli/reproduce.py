@@ -57,8 +57,6 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         UnweaveError: no checkout here, an unknown name, or data that is not there or not right.
     """
-    if arguments.data is not None and not arguments.data.exists():
-        raise ConfigError(f"--data {arguments.data} does not exist. Name the data set's folder or archive.")
     experiments = _experiments()
     options = experiments.options_of(arguments)
     experiments.reproduce(arguments.names, options, lambda text: print(text, flush=True))
