@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from toy_project import TOML, Cli
 
 import unweave
+from unweave.cli import bench, reproduce
 from unweave.cli.init import template
 from unweave.cli.settings import FORGET_CONFIG, SETTINGS
 
@@ -39,6 +42,20 @@ def test_the_page_explains_every_setting() -> None:
     page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
     missing = [str(s) for s in SETTINGS if not re.search(rf"`{s.key}`", page) or f"`{s.flag}`" not in page]
     assert not missing
+
+
+@pytest.mark.parametrize("command", [reproduce, bench], ids=["reproduce", "bench"])
+def test_the_page_has_a_row_for_every_flag_of_the_commands_without_settings(command: ModuleType) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    name = command.__name__.rpartition(".")[2]
+    section = page.partition(f"### `unweave {name} ")[2].partition("\n#")[0]
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    assert set(re.findall(r"^\| `(--[a-z0-9-]+)` \|", section, re.MULTILINE)) == flags
+    for flag in parser._actions:
+        for choice in flag.choices or ():
+            assert f"`{choice}`" in section
 
 
 def test_init_writes_every_setting(here: Path, cli: Cli) -> None:
