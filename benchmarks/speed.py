@@ -1,5 +1,6 @@
 """The tables of docs/speed.md, made from what is in results/; a test fails when they differ.
 
+    unweave bench --out results       measure; without --out the results go to bench-results/, which this does not read
     python -m benchmarks.speed        write the tables into docs/speed.md, and the charts beside it
 
 Where a result is not there, its block says so: no number is made up.

@@ -1,4 +1,4 @@
-"""Every benchmark by its name, and how its result is kept: results/bench-NAME-DEVICE.json, whole or not at all.
+"""Every benchmark by its name, and how its result is kept: bench-NAME-DEVICE.json, whole or not at all.
 
 One that takes long leaves bench-NAME-DEVICE.unfinished.json when it is cut short; no table is made of that.
 """

@@ -29,6 +29,10 @@ def members(source: Path, wanted: re.Pattern[str]) -> dict[str, bytes]:
             if name in found:
                 raise StoreError(f"{source} holds {name} more than once. Name the folder of one copy.")
             found[name] = content
+    except FileNotFoundError as error:
+        raise StoreError(
+            f"{error.filename or source} does not exist. Name the data set's folder or archive."
+        ) from error
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError) as error:
         raise StoreError(
             f"{source} is truncated or damaged ({error}). Expected: a whole .tar, .tar.gz, .tgz or .zip. Get it again."
@@ -43,8 +47,6 @@ def _walk(source: Path, wanted: re.Pattern[str]) -> Iterator[tuple[str, bytes]]:
                 path = Path(folder, name)
                 if wanted.search(relative := path.relative_to(source).as_posix()):
                     yield relative, path.read_bytes()
-    elif not source.exists():
-        raise StoreError(f"{source} does not exist. Name the data set's folder or archive.")
     elif zipfile.is_zipfile(source):
         with zipfile.ZipFile(source) as archive:
             yield from ((name, archive.read(name)) for name in archive.namelist() if wanted.search(name))

@@ -29,6 +29,17 @@ class ConfigError(UnweaveError, ValueError):
     """A setting is out of range or unknown: change the setting."""
 
 
+class UnknownNameError(ConfigError, KeyError):
+    """A name that is not one of those there are: choose one of these."""
+
+    def __str__(self) -> str:  # a KeyError would show the message in quotes
+        return Exception.__str__(self)
+
+
+class LayerChoiceError(LayerError, ConfigError):
+    """A setting names a layer that is not there, or chooses none: change the setting."""
+
+
 class StoreError(UnweaveError, OSError):
     """A file cannot be read or written, or is not what it claims to be: nothing was changed."""
 

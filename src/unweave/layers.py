@@ -40,7 +40,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from unweave.errors import ConfigError, LayerError
+from unweave.errors import ConfigError, LayerChoiceError, LayerError
 from unweave.rows import (
     Rows,
     Tap,
@@ -237,13 +237,13 @@ def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
     """Resolve a ``layers=`` argument against the known names, in their order.
 
     Raises:
-        LayerError: a name that is not there (with the nearest one that is), none at all, or k < 1.
+        LayerChoiceError: a name that is not there (with the nearest one that is), none at all, or k < 1.
     """
     if only is None:
         return names
     if isinstance(only, int):
         if only < 1 or isinstance(only, bool):
-            raise LayerError(f"Invalid layers={only}: the last k layers need k >= 1.")
+            raise LayerChoiceError(f"Invalid layers={only}: the last k layers need k >= 1.")
         return names[-only:]
     if isinstance(only, str):
         only = [only]
@@ -251,9 +251,9 @@ def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
         if name not in names:
             near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise LayerError(f"Unknown layer {name!r}.{hint} Known: {', '.join(names)}.")
+            raise LayerChoiceError(f"Unknown layer {name!r}.{hint} Known: {', '.join(names)}.")
     if not only:
-        raise LayerError("layers=[] leaves nothing to move. Name at least one layer, or pass None for all.")
+        raise LayerChoiceError("layers=[] leaves nothing to move. Name at least one layer, or pass None for all.")
     return [name for name in names if name in set(only)]
 
 

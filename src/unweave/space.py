@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unweave.distributed import broadcast, divided, rank, ranks, together
-from unweave.errors import ConfigError, LayerError
+from unweave.errors import ConfigError, LayerChoiceError, LayerError
 from unweave.grams import LayerGrams, LayerInfo
 
 ENERGIES = {"sigma": 1, "sigma2": 2}
@@ -166,7 +166,7 @@ def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
     if isinstance(gamma, Mapping):
         unknown = sorted(set(gamma) - set(names) - {"default"})
         if unknown:
-            raise LayerError(f"gamma names unknown layers: {', '.join(unknown)}. Known: {', '.join(names)}.")
+            raise LayerChoiceError(f"gamma names unknown layers: {', '.join(unknown)}. Known: {', '.join(names)}.")
         missing = [name for name in names if name not in gamma and "default" not in gamma]
         if missing:
             raise ConfigError(f"gamma has no value for {', '.join(missing)} and no 'default'.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from unweave.baselines import BASELINES
 from unweave.batches import Loader
-from unweave.errors import DataError
+from unweave.errors import ConfigError, DataError
 from unweave.outcomes import Outcomes, observe
 from unweave.rest import at_rest
 
@@ -39,6 +40,19 @@ def short(name: str, **settings: Any) -> Any:
 def test_all_are_listed_by_their_names() -> None:
     assert set(TRAINED) <= set(BASELINES)
     assert all(name == method.name for name, method in BASELINES.items())
+
+
+def test_an_unknown_name_is_an_error_of_ours_and_a_key_error() -> None:
+    with pytest.raises(KeyError) as caught:
+        BASELINES["scrubb"]
+    assert isinstance(caught.value, ConfigError)
+    assert str(caught.value).startswith("Unknown baseline: 'scrubb'. Supported: retrain, fine_tune, ")
+    assert str(caught.value).endswith(", sisa.")
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
+    assert "scrubb" not in BASELINES
+    assert BASELINES.get("scrubb") is None
+    assert BASELINES.get("scrub") is BASELINES["scrub"]
+    assert len(list(BASELINES)) == len(BASELINES), "asking for what is not there has added nothing"
 
 
 @pytest.mark.parametrize("name", TRAINED)

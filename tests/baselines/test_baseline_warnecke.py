@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from helpers import gap, images, sentences, small_cnn, state_of, token_classifier
 from small import data, flat, gradient_sum, linear, loader, loss_sum
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from unweave.baselines.influence import Correction, Moving, chosen, hessian_product
+from unweave.baselines.influence import Correction, Moving, chosen, hessian_product, require_same_inputs
 from unweave.baselines.lissa import lissa
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig, first_order, second_order
+from unweave.batches import Samples
 from unweave.errors import ConfigError, DataError, LayerError
 from unweave.rest import at_rest
 
@@ -185,6 +189,67 @@ def test_a_seed_repeats() -> None:
     weights = [flat(run.model.parameters()) for run in runs]
     assert torch.equal(weights[0], weights[1])
     assert not torch.equal(weights[0], weights[2])
+
+
+def ragged(x: Tensor, y: Tensor, *ends: int) -> list[tuple[Tensor, Tensor]]:
+    """Batches that end at these samples; from the first end on they are one wider, so that they cannot be joined."""
+    starts = [0, *ends]
+    wide = nn.functional.pad(x, (0, 1))
+    return [
+        ((x if i == 0 else wide)[a:b], y[a:b]) for i, (a, b) in enumerate(zip(starts, [*ends, len(y)], strict=True))
+    ]
+
+
+@pytest.mark.parametrize("other", [None, 0, 3, 4, 6, 8])
+def test_the_same_inputs_are_found_whatever_the_batches(other: int | None) -> None:
+    """Every sample of the two sides is compared with its own, where batches end at other places; oracle: one by one."""
+    x, y = data(9)
+    changed = x.clone()
+    if other is not None:
+        changed[other, -1] += 1
+    pairs = [
+        (loader(x, y, 4), loader(changed, y, 9)),
+        (ragged(x, y, 3, 5), ragged(changed, y, 3, 7, 8)),
+        (ragged(x, y, 3), ragged(changed, y, 3)),
+    ]
+    for left, right in pairs:
+        forget, correct = (Samples.load(side, "forget", torch.device("cpu")) for side in (left, right))
+        rows = [[row for inputs, _ in side for row in inputs] for side in (left, right)]
+        wrong = [i for i, (a, b) in enumerate(zip(*rows, strict=True)) if not torch.equal(a, b)]
+        assert wrong == ([] if other is None else [other])
+        if other is None:
+            require_same_inputs(forget, correct)
+        else:
+            with pytest.raises(DataError, match=f"Sample {other} of true_labels"):
+                require_same_inputs(forget, correct)
+
+
+def test_inputs_of_another_shape_or_number_are_other_inputs() -> None:
+    x, y = data(6)
+    wider = ragged(x, y, 3)
+    pairs = ((Samples([(x, y)]), Samples(wider), 3), (Samples([(x, y)]), Samples([((x, x), y)]), 0))
+    for forget, correct, first in pairs:
+        with pytest.raises(DataError, match=f"Sample {first} of true_labels"):
+            require_same_inputs(forget, correct)
+
+
+class Reads(TorchDispatchMode):
+    """Counts what a GPU would have to be waited for."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += func.overloadpacket.__name__ in ("_local_scalar_dense", "equal", "nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_gpu_is_waited_for_once_whatever_the_number_of_samples() -> None:
+    for count in (3, 40):
+        x, y = data(count)
+        forget, correct = Samples(ragged(x, y, 1, 2)), Samples(ragged(x, y, 1))
+        with Reads() as reads:
+            require_same_inputs(forget, correct)
+        assert reads.count == 1
 
 
 def test_what_is_missing_or_wrong_is_refused() -> None:

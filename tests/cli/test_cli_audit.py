@@ -165,7 +165,7 @@ def test_a_directory_where_a_file_should_be(here: Path, cli: Cli) -> None:
     path = outputs(fair(World()), here / "outputs.npz")
     (here / "audit.json").mkdir()
     done = cli("audit", path)
-    assert done.code == 1
+    assert done.code == 2
     assert "audit.json" in done.err
 
 
@@ -179,8 +179,24 @@ def test_a_file_that_is_no_array(here: Path, cli: Cli, content: bytes) -> None:
 
 def test_a_missing_file(here: Path, cli: Cli) -> None:
     done = cli("audit", "nowhere.npz")
-    assert done.code == 1
+    assert done.code == 2
     assert "does not exist" in done.err
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--references", "nowhere.safetensors"], "Cannot read nowhere.safetensors"),
+        (["--retrained", "nowhere.safetensors"], "Cannot read nowhere.safetensors"),
+        (["--earlier", "nowhere.txt"], "Cannot read the ids in nowhere.txt"),
+        (["--attack", "nothing"], "Unknown attack nothing"),
+        (["--auc", "-1"], "Invalid threshold auc"),
+    ],
+)
+def test_what_was_typed_wrong(forgotten: Path, cli: Cli, flags: list[str], words: str) -> None:
+    wrong = cli("audit", "--ids", "ids.txt", *flags)
+    assert wrong.code == 2
+    assert words in wrong.err
 
 
 def test_what_to_audit_must_be_said_once(here: Path, cli: Cli) -> None:
@@ -193,12 +209,12 @@ def test_an_audit_is_not_overwritten(here: Path, cli: Cli) -> None:
     path = outputs(fair(World()), here / "outputs.npz")
     assert cli("audit", path).code == 0
     again = cli("audit", path)
-    assert again.code == 1
+    assert again.code == 2
     assert "--force" in again.err
     assert cli("audit", path, "--force").code == 0
 
 
 def test_without_strangers_the_remedy_is_named(forgotten: Path, cli: Cli) -> None:
     done = cli("audit", "--ids", "ids.txt", "--val=")
-    assert done.code == 1
+    assert done.code == 2
     assert "--test" in done.err

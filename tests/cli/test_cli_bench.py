@@ -70,6 +70,18 @@ def test_the_command_runs_one_by_name_and_prints_its_table(cli: Cli, tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == ["bench-eigen-cpu-quick.json"]
 
 
+def test_without_a_place_the_results_of_the_checkout_are_left_alone(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = []
+    monkeypatch.setattr(suite, "run", lambda names, options, folder: places.append(folder.resolve()))
+    monkeypatch.chdir(tmp_path)
+    assert cli("bench", "eigen", "--quick").code == 0
+    assert cli("bench", "eigen", "--quick", "--out", "results").code == 0
+    assert places == [tmp_path / "bench-results", tmp_path / "results"]
+    assert "bench-results/" in (bench.checkout() / ".gitignore").read_text("utf-8").splitlines()
+
+
 def test_a_real_run_has_another_name_than_a_quick_one() -> None:
     assert suite.place_of("eigen", Options(device="cuda:1"), Path("r")) == Path("r/bench-eigen-cuda.json")
     one = Options(device="cuda", networks=("allcnn",))
@@ -89,7 +101,7 @@ def test_a_real_run_has_another_name_than_a_quick_one() -> None:
 )
 def test_what_cannot_be_run_is_refused_before_the_work(cli: Cli, tmp_path: Path, words: list[str], said: str) -> None:
     shown = cli("bench", *words, "--quick", "--out", str(tmp_path / "out"))
-    assert shown.code == 1
+    assert shown.code == 2
     assert said in shown.err
     assert not (tmp_path / "out").exists()
 
@@ -100,7 +112,7 @@ def test_outside_of_a_checkout_it_says_where_to_run_it(
     monkeypatch.setattr(unweave, "__file__", str(tmp_path / "site/lib/unweave/__init__.py"))
     monkeypatch.chdir(tmp_path)
     shown = cli("bench", "--quick")
-    assert shown.code == 1
+    assert shown.code == 2
     assert "unweave bench runs from a checkout" in shown.err
     assert "Clone" in shown.err
 

@@ -162,7 +162,7 @@ def test_the_same_request_again(fitted: Path, cli: Cli) -> None:
     assert cli("forget", "--ids", "ids.txt").code == 0
     first = (fitted / "forgotten.safetensors").read_bytes()
     repeated = cli("forget", "--ids", "ids.txt")
-    assert repeated.code == 1
+    assert repeated.code == 2
     assert "there already" in repeated.err
     assert "--weights" in repeated.err
     assert cli("forget", "--ids", "ids.txt", "--force").code == 0
@@ -212,5 +212,5 @@ def test_preset(fitted: Path, cli: Cli) -> None:
     config = done.record["config"]
     assert (config["objective"], config["lr"], config["rank_rule"], config["epochs"]) == ("paper", 0.1, "le", 3)
     unknown = cli("forget", "--ids", "ids.txt", "--preset", "allcnn")
-    assert unknown.code == 1
+    assert unknown.code == 2
     assert "allcnn-cifar10" in unknown.err

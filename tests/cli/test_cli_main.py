@@ -13,8 +13,19 @@ import pytest
 from toy_project import Cli, Outcome, files
 
 import unweave
+from unweave.cli import init, screen
 from unweave.cli import main as main_module
-from unweave.cli import screen
+from unweave.errors import (
+    ConfigError,
+    DataError,
+    LayerChoiceError,
+    LayerError,
+    MismatchError,
+    ModelError,
+    RankError,
+    StoreError,
+    UnweaveError,
+)
 
 WITHOUT_THE_PACKAGE = """
 import importlib.util, sys, types
@@ -90,11 +101,40 @@ def test_wrong_usage(cli: Cli, words: list[str]) -> None:
 
 def test_an_error_of_ours_has_no_traceback(here: Path, cli: Cli) -> None:
     failed = cli("fit", "--config", "nowhere.toml")
-    assert failed.code == 1
+    assert failed.code == 2
     assert failed.out == ""
     assert failed.err.startswith("unweave: error: ")
     assert failed.err.count("\n") == 1
     assert "Traceback" in cli("fit", "--config", "nowhere.toml", "--debug").err
+
+
+def raised(error: UnweaveError, cause: Exception | None = None) -> UnweaveError:
+    try:
+        raise error from cause
+    except UnweaveError as caught:
+        return caught
+
+
+@pytest.mark.parametrize(
+    "error, code",
+    [
+        *((kind("…"), 2) for kind in (ConfigError, LayerChoiceError)),
+        *((kind("…"), 1) for kind in (DataError, ModelError, LayerError, MismatchError, StoreError, RankError)),
+        (raised(StoreError("…"), FileNotFoundError()), 2),
+        (raised(DataError("…"), NotADirectoryError()), 2),
+        (raised(StoreError("…"), PermissionError()), 1),
+        (raised(StoreError("…"), ValueError()), 1),
+    ],
+    ids=lambda value: f"{value!r} from {value.__cause__!r}" if isinstance(value, Exception) else None,
+)
+def test_the_exit_code_says_whether_the_command_is_to_be_corrected(
+    here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, error: UnweaveError, code: int
+) -> None:
+    def fail(arguments: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(init, "run", fail)
+    assert cli("init") == Outcome(code, "", "unweave: error: …\n")
 
 
 def test_an_error_of_another_kind_is_not_swallowed(project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,26 +18,26 @@ from unweave.errors import MismatchError
 
 
 @pytest.mark.parametrize(
-    "factory, words",
+    "factory, code, words",
     [
-        ("toy_net", ["Invalid [model] factory", "package.module:function"]),
-        ("toy_net:", ["Invalid [model] factory"]),
-        ("no_such_module:build", ["no module 'no_such_module'", "run from the folder"]),
-        ("toy_net:biuld", ["no 'biuld'", "Did you mean 'build'?"]),
-        ("toy_net:WIDTH", ["is a int", "cannot be called"]),
-        ("toy_net:number", ["returned a int", "torch.nn.Module"]),
-        ("toy_net:broken", ["failed with ZeroDivisionError"]),
-        ("broken_module:build", ["importing 'broken_module' failed with SyntaxError"]),
-        ("needs_more:build", ["importing 'needs_more' failed", "no_such_dependency"]),
+        ("toy_net", 2, ["Invalid [model] factory", "package.module:function"]),
+        ("toy_net:", 2, ["Invalid [model] factory"]),
+        ("no_such_module:build", 2, ["no module 'no_such_module'", "run from the folder"]),
+        ("toy_net:biuld", 2, ["no 'biuld'", "Did you mean 'build'?"]),
+        ("toy_net:WIDTH", 2, ["is a int", "cannot be called"]),
+        ("toy_net:number", 1, ["returned a int", "torch.nn.Module"]),
+        ("toy_net:broken", 2, ["failed with ZeroDivisionError"]),
+        ("broken_module:build", 2, ["importing 'broken_module' failed with SyntaxError"]),
+        ("needs_more:build", 2, ["importing 'needs_more' failed", "no_such_dependency"]),
     ],
 )
-def test_factories(project: Path, cli: Cli, factory: str, words: list[str]) -> None:
+def test_factories(project: Path, cli: Cli, factory: str, code: int, words: list[str]) -> None:
     with open(project / "toy_net.py", "a") as file:
         file.write("WIDTH = 3\ndef number(): return 3\ndef broken(): return 1 / 0\n")
     (project / "broken_module.py").write_text("def build(:\n")
     (project / "needs_more.py").write_text("import no_such_dependency\n")
     failed = cli("fit", "--factory", factory)
-    assert failed.code == 1
+    assert failed.code == code
     for word in words:
         assert word in failed.err
 
@@ -108,7 +108,7 @@ def test_files_that_are_no_weights(
     elif content is not None:
         torch.save(content, path)
     failed = cli("fit", "--weights", name)
-    assert failed.code == 1
+    assert failed.code == (2 if content is None else 1)
     for word in words:
         assert word in failed.err
 

@@ -38,7 +38,7 @@ def test_places_that_are_refused(fitted: Path, cli: Cli, flags: list[str], words
     (fitted / "link.safetensors").symlink_to("model.safetensors")
     before = {name: (fitted / name).read_bytes() for name in files(fitted)}
     failed = cli("forget", "--ids", "ids.txt", *flags)
-    assert failed.code == 1
+    assert failed.code == 2
     for word in words:
         assert word in failed.err
     assert {name: (fitted / name).read_bytes() for name in files(fitted)} == before
@@ -60,7 +60,7 @@ def test_no_permission_as_anybody(fitted: Path, cli: Cli, monkeypatch: pytest.Mo
 def test_fit_does_not_overwrite_the_weights(project: Path, cli: Cli) -> None:
     before = (project / "model.safetensors").read_bytes()
     refused = cli("fit", "--grams", "model.safetensors")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "overwrite [model] weights" in refused.err
     assert (project / "model.safetensors").read_bytes() == before
 

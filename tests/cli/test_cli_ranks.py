@@ -107,5 +107,5 @@ def test_other_commands_run_on_one_process(project: Path, monkeypatch: pytest.Mo
     for name, value in {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1"}.items():
         monkeypatch.setenv(name, value)
     refused = cli("init")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "runs on one process" in refused.err

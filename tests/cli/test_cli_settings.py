@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from toy_project import TOML, Cli
 
 import unweave
+from unweave.cli import bench, reproduce
 from unweave.cli.init import template
 from unweave.cli.settings import FORGET_CONFIG, SETTINGS
 
@@ -41,6 +44,20 @@ def test_the_page_explains_every_setting() -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("command", [reproduce, bench], ids=["reproduce", "bench"])
+def test_the_page_has_a_row_for_every_flag_of_the_commands_without_settings(command: ModuleType) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    name = command.__name__.rpartition(".")[2]
+    section = page.partition(f"### `unweave {name} ")[2].partition("\n#")[0]
+    parser = argparse.ArgumentParser(add_help=False)
+    command.add_arguments(parser)
+    flags = {flag for action in parser._actions for flag in action.option_strings}
+    assert set(re.findall(r"^\| `(--[a-z0-9-]+)` \|", section, re.MULTILINE)) == flags
+    for flag in parser._actions:
+        for choice in flag.choices or ():
+            assert f"`{choice}`" in section
+
+
 def test_init_writes_every_setting(here: Path, cli: Cli) -> None:
     done = cli("init")
     assert done.code == 0
@@ -56,7 +73,7 @@ def test_init_writes_every_setting(here: Path, cli: Cli) -> None:
 def test_init_does_not_overwrite(here: Path, cli: Cli) -> None:
     (here / "unweave.toml").write_text("mine")
     refused = cli("init")
-    assert refused.code == 1
+    assert refused.code == 2
     assert "--force" in refused.err
     assert (here / "unweave.toml").read_text() == "mine"
     assert cli("init", "--force").code == 0
@@ -70,7 +87,7 @@ def test_init_elsewhere(here: Path, cli: Cli) -> None:
     assert cli("init", "sub/other.toml").code == 0
     assert (here / "sub" / "other.toml").exists()
     missing = cli("init", "nowhere/unweave.toml")
-    assert missing.code == 1
+    assert missing.code == 2
     assert "Cannot write" in missing.err
 
 
@@ -98,7 +115,7 @@ def test_mistakes_in_the_file(fitted: Path, cli: Cli, text: str, words: list[str
     (fitted / "bad.toml").write_text(text)
     flags = ("--factory", "toy_net:build", "--weights", "model.safetensors", "--train", "train.npz")
     failed = cli("forget", "--config", "bad.toml", "--ids", "ids.txt", *flags)
-    assert failed.code == 1
+    assert failed.code == 2
     for word in words:
         assert word in failed.err
     assert not (fitted / "forgotten.safetensors").exists()
@@ -106,11 +123,11 @@ def test_mistakes_in_the_file(fitted: Path, cli: Cli, text: str, words: list[str
 
 def test_missing_file(here: Path, cli: Cli) -> None:
     named = cli("fit", "--config", "nowhere.toml")
-    assert named.code == 1
+    assert named.code == 2
     assert "nowhere.toml" in named.err
     assert "unweave init" in named.err
     unnamed = cli("fit")
-    assert unnamed.code == 1
+    assert unnamed.code == 2
     assert "[model] factory" in unnamed.err
     assert "unweave init" in unnamed.err
     assert "--factory" in unnamed.err
@@ -156,7 +173,7 @@ def test_arguments_of_the_factory(project: Path, cli: Cli) -> None:
     assert "[7, 192]" in mismatch.err
     assert cli("fit", "--argument", "width=64").code == 0, "the flag wins, and 64 is a number"
     unknown = cli("fit", "--argument", "depth=3")
-    assert unknown.code == 1
+    assert unknown.code == 2
     assert "depth" in unknown.err
 
 

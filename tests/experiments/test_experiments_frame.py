@@ -223,6 +223,8 @@ def test_the_flag_that_missing_data_ask_for_gets_them(
     words = ["reproduce", "gamma", "--device", "cpu", "--out", str(tmp_path / "out")]
     assert main(words) == 1
     assert "unweave reproduce --download" in capsys.readouterr().err
+    assert main([*words, "--data", str(tmp_path / "nowhere")]) == 2
+    assert "nowhere does not exist" in capsys.readouterr().err
     asked = list[str]()
 
     def get(url: str, target: Path, expected: str) -> Path:
@@ -235,9 +237,9 @@ def test_the_flag_that_missing_data_ask_for_gets_them(
 
 
 def test_the_command_names_what_it_does_not_know(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["reproduce", "table9", "--out", str(tmp_path)]) == 1
+    assert main(["reproduce", "table9", "--out", str(tmp_path)]) == 2
     assert "table9" in capsys.readouterr().err
-    assert main(["reproduce", "table1", "--seeds", "0", "--out", str(tmp_path)]) == 1
+    assert main(["reproduce", "table1", "--seeds", "0", "--out", str(tmp_path)]) == 2
     assert "--seeds 0" in capsys.readouterr().err
 
 

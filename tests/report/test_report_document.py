@@ -155,11 +155,11 @@ def test_a_place_that_is_taken_is_kept_unless_forced(tmp_path: Path) -> None:
 
 
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="it is a folder"):
+    with pytest.raises(ConfigError, match="it is a folder"):
         report.write(sample_audit.minimal(), tmp_path)
-    with pytest.raises(StoreError, match="there is no folder"):
+    with pytest.raises(ConfigError, match="there is no folder"):
         report.write(sample_audit.minimal(), tmp_path / "nowhere" / "page.html")
-    with pytest.raises(StoreError, match="no ordinary file"):
+    with pytest.raises(ConfigError, match="no ordinary file"):
         report.write(sample_audit.minimal(), "/dev/null", force=True)
     assert list(tmp_path.iterdir()) == []
 

@@ -1,6 +1,6 @@
 """Other ways to forget, with the signature of :func:`unweave.forget`; ``BASELINES`` lists them by name."""
 
-from unweave.baselines.contract import BaselineResult, Method
+from unweave.baselines.contract import BaselineResult, Method, Methods
 from unweave.baselines.delete import DELETE
 from unweave.baselines.fine_tune import FINE_TUNE
 from unweave.baselines.fisher import FISHER
@@ -15,23 +15,25 @@ from unweave.baselines.sisa import SISA_METHOD
 from unweave.baselines.ssd import SSD
 from unweave.baselines.warnecke import FIRST_ORDER, SECOND_ORDER
 
-BASELINES: dict[str, Method] = {
-    "retrain": RETRAIN,
-    "fine_tune": FINE_TUNE,
-    "eu_k": EU_K,
-    "cf_k": CF_K,
-    "neg_grad": NEG_GRAD,
-    "neg_grad_plus": NEG_GRAD_PLUS,
-    "random_label": RANDOM_LABEL,
-    "scrub": SCRUB,
-    "salun": SALUN,
-    "delete": DELETE,
-    "ntk": NTK,
-    "fisher": FISHER,
-    "ssd": SSD,
-    "first_order": FIRST_ORDER,
-    "second_order": SECOND_ORDER,
-    "sisa": SISA_METHOD,
-}
+BASELINES = Methods(
+    {
+        "retrain": RETRAIN,
+        "fine_tune": FINE_TUNE,
+        "eu_k": EU_K,
+        "cf_k": CF_K,
+        "neg_grad": NEG_GRAD,
+        "neg_grad_plus": NEG_GRAD_PLUS,
+        "random_label": RANDOM_LABEL,
+        "scrub": SCRUB,
+        "salun": SALUN,
+        "delete": DELETE,
+        "ntk": NTK,
+        "fisher": FISHER,
+        "ssd": SSD,
+        "first_order": FIRST_ORDER,
+        "second_order": SECOND_ORDER,
+        "sisa": SISA_METHOD,
+    }
+)
 
 __all__ = ["BASELINES", "BaselineResult", "Method"]

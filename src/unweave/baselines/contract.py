@@ -16,6 +16,8 @@ from typing import Any
 
 from torch import nn
 
+from unweave.errors import UnknownNameError
+
 NEEDS = ("forget", "retain", "training", "val", "true labels", "first weights", "importances", "checkpoints", "trainer")
 """What a method may need at the time of a request; "importances" and "checkpoints" were kept at training time."""
 
@@ -57,3 +59,11 @@ class Method:
         unknown = self.needs - set(NEEDS)
         if unknown:
             raise ValueError(f"{self.name} needs {sorted(unknown)}. Known: {', '.join(NEEDS)}.")
+
+
+class Methods(dict[str, Method]):
+    """Methods by name; a dict whose error for an unknown name says which there are."""
+
+    def __missing__(self, name: object) -> Method:
+        """``[name]`` for a name that is not there: raises UnknownNameError, which is a KeyError too."""
+        raise UnknownNameError(f"Unknown baseline: {name!r}. Supported: {', '.join(self)}.")

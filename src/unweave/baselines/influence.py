@@ -6,7 +6,7 @@ Gradients and products are sums over samples, in float64, as dicts by parameter 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -99,7 +99,7 @@ class Correction:
         self.correct = None if correct is None else Samples.load(correct, "true_labels", device)
         self.val = again(val)
         if self.correct is not None:
-            _require_same_inputs(self.forget, self.correct)
+            require_same_inputs(self.forget, self.correct)
 
     def difference(self, net: nn.Module, moving: Moving, size: int) -> Change:
         """v = Σ ∇L(z̃) − Σ ∇L(z), or −Σ ∇L(z)."""
@@ -148,15 +148,42 @@ class Correction:
         )
 
 
-def _require_same_inputs(forget: Samples, correct: Samples) -> None:
+def require_same_inputs(forget: Samples, correct: Samples) -> None:
+    """Compares whole batches and reads one number at the end, so that a GPU is waited for once.
+
+    Raises:
+        DataError: another number of samples, or the first sample whose inputs differ.
+    """
     if len(forget) != len(correct):
         raise DataError(
             f"true_labels has {len(correct)} samples, the forget loader {len(forget)}. Pass the same inputs in order."
         )
-    sides = ([row for x, _, _ in at_most(samples, 1) for row in [list(tensors_of(x))]] for samples in (forget, correct))
-    for i, (here, there) in enumerate(zip(*sides, strict=True)):
-        if len(here) != len(there) or not all(torch.equal(a, b) for a, b in zip(here, there, strict=True)):
-            raise DataError(
-                f"Sample {i} of true_labels has other inputs than the forget loader's. Pass the same inputs in the "
-                "same order, without random augmentation."
-            )
+    differs = torch.cat([_differs(here, there, count) for here, there, count in _side_by_side(forget, correct)])
+    if differs.any():
+        raise DataError(
+            f"Sample {int(differs.int().argmax())} of true_labels has other inputs than the forget loader's. Pass the "
+            "same inputs in the same order, without random augmentation."
+        )
+
+
+def _side_by_side(forget: Samples, correct: Samples) -> Iterator[tuple[list[Tensor], list[Tensor], int]]:
+    """The tensors of the same samples in both, and how many: as far as both have them in one batch."""
+    feeds = [((list(tensors_of(x)), len(y)) for x, y, _ in samples.batches(LOOK)) for samples in (forget, correct)]
+    (here, here_left), (there, there_left) = (next(feed) for feed in feeds)
+    done = 0
+    while True:
+        count = min(here_left, there_left)
+        yield [t[:count] for t in here], [t[:count] for t in there], count
+        done += count
+        if done == len(forget):
+            return
+        here, here_left = ([t[count:] for t in here], here_left - count) if here_left > count else next(feeds[0])
+        there, there_left = ([t[count:] for t in there], there_left - count) if there_left > count else next(feeds[1])
+
+
+def _differs(here: list[Tensor], there: list[Tensor], count: int) -> Tensor:
+    """Which of some samples have other inputs on the two sides: bool [count], all of them where shapes differ."""
+    if [t.shape for t in here] != [t.shape for t in there]:
+        return torch.ones(count, dtype=torch.bool, device=here[0].device)
+    each = [(a != b)[:, None].flatten(1).any(1) for a, b in zip(here, there, strict=True)]
+    return torch.stack(each).any(0)

@@ -18,8 +18,9 @@ examples:
   unweave bench growth eigen --device cuda
 
 names: side-by-side, growth, eigen, fit, gram; none: all of them. Each prints a table and writes
-results/bench-NAME-DEVICE.json with the hardware, the versions, the commit and the settings; a quick run writes
-bench-NAME-DEVICE-quick.json. Without a folder of images the pixels are random, which the result says."""
+bench-results/bench-NAME-DEVICE.json with the hardware, the versions, the commit and the settings; a quick run writes
+bench-NAME-DEVICE-quick.json. Without a folder of images the pixels are random, which the result says.
+The results that docs/speed.md shows are in results/ of the checkout: --out results there replaces them."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-repeats", type=int, help="of what takes long, as retraining (default: as --repeats)")
     parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
-    parser.add_argument("--out", metavar="DIR", type=Path, help="where to write (default: results/ of the checkout)")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        type=Path,
+        default=Path("bench-results"),
+        help="folder to write to (default: %(default)s)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -55,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
     suite: Any = importlib.import_module("benchmarks.suite")
-    suite.run(arguments.names, _options(arguments), arguments.out or root / "results")
+    suite.run(arguments.names, _options(arguments), arguments.out)
     return 0
 
 

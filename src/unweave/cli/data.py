@@ -25,8 +25,9 @@ def open_source(values: Values, key: str) -> Source:
     """The samples of ``[data] train``, ``val`` or ``forget``.
 
     Raises:
-        ConfigError: the setting is not there, its function fails, or preprocessing that does not go with it.
-        DataError: nothing there, or nothing of use.
+        ConfigError: the setting is not there, names nothing that is there or nothing of a known kind, its function
+            fails, or preprocessing that does not go with it.
+        DataError: nothing of use in it.
     """
     setting = values.require("data", key)
     batch_size = values.get("data", "batch_size")
@@ -39,12 +40,12 @@ def open_source(values: Values, key: str) -> Source:
     if setting.is_dir():
         return image_source(what, setting, batch_size, preprocessing, _class_names(values))
     if not setting.exists():
-        raise DataError(f"{what}: {setting} does not exist. Supported: {KINDS}.")
+        raise ConfigError(f"{what}: {setting} does not exist. Supported: {KINDS}.")
     if setting.suffix == ".npz":
         return npz_source(what, setting, batch_size, preprocessing)
     if setting.suffix in (".pt", ".pth"):
         return pt_source(what, setting, batch_size, preprocessing)
-    raise DataError(f"{what}: {setting} is of an unknown kind. Supported: {KINDS}.")
+    raise ConfigError(f"{what}: {setting} is of an unknown kind. Supported: {KINDS}.")
 
 
 def _class_names(values: Values) -> Sequence[str] | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unweave.cli.configfile import DEFAULT_FILE
 from unweave.cli.settings import SECTIONS, SETTINGS, Setting
-from unweave.errors import StoreError
+from unweave.errors import ConfigError, StoreError
 
 HELP = "Write a commented unweave.toml to fill in."
 
@@ -35,7 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Write the file.
 
     Raises:
-        StoreError: the file is there already (without --force), or cannot be written.
+        ConfigError: the file is there already (without --force).
+        StoreError: it cannot be written.
     """
     path = Path(arguments.path)
     path = path / DEFAULT_FILE if path.is_dir() else path
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         with open(path, "w" if arguments.force else "x", encoding="utf-8") as file:
             file.write(template())
     except FileExistsError as error:
-        raise StoreError(f"{path} is there already. Pass --force to overwrite it, or name another file.") from error
+        raise ConfigError(f"{path} is there already. Pass --force to overwrite it, or name another file.") from error
     except OSError as error:
         raise StoreError(f"Cannot write {path}: {error.strerror}. Name a file in a folder you can write to.") from error
     print(f"Wrote {path}. Fill in [model] and [data], then run 'unweave fit'.")

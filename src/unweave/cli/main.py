@@ -4,7 +4,7 @@
 |------|----------------------------------------------------------------------------------|
 | 0    | done                                                                             |
 | 1    | an error of ours, with its remedy on stderr                                      |
-| 2    | wrong usage                                                                      |
+| 2    | wrong usage: correct the command or its settings                                 |
 | 3    | the target was not reached, or the model was rolled back; an audit says fail     |
 | 4    | an audit cannot tell: inconclusive                                               |
 | 130  | interrupted with Ctrl-C; nothing was changed                                     |
@@ -22,7 +22,7 @@ from typing import Any
 
 from unweave import __version__
 from unweave.cli.ranks import is_first, joined, on_rank
-from unweave.errors import RankError, UnweaveError
+from unweave.errors import ConfigError, RankError, UnweaveError
 
 COMMANDS = (
     ("init", "unweave.cli.init"),
@@ -38,6 +38,8 @@ COMMANDS = (
 command whose module is not there is not listed."""
 
 DESCRIPTION = "Take training samples back out of a trained PyTorch network, without the training set."
+
+NO_SUCH_FILE = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 EPILOG = """\
 the flow:
@@ -69,10 +71,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             traceback.print_exc()
         if is_first() or not (isinstance(error, RankError) and error.told is not None):
             print(f"unweave: error{on_rank()}: {error}", file=sys.stderr)
-        return 1
+        return code_of(error)
     except KeyboardInterrupt:
         print("unweave: interrupted; nothing was changed.", file=sys.stderr)
         return 130
+
+
+def code_of(error: UnweaveError) -> int:
+    """2 where the command or its settings are to be corrected: a ConfigError, or no such file as they name; else 1."""
+    return 2 if isinstance(error, ConfigError) or isinstance(error.__cause__, NO_SUCH_FILE) else 1
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:

@@ -61,8 +61,8 @@ def check_places(
 
     Raises:
         ConfigError: two outputs in one place, an output in the place of the data or settings, or (without ``force``) in
-            that of an input or, with ``once``, of anything that is there already.
-        StoreError: a place that cannot be written.
+            that of an input or, with ``once``, of anything that is there already; a folder, or a place in none.
+        StoreError: no permission to write there.
     """
     seen: dict[Path, str] = {}
     for name, path in outputs.items():
@@ -97,11 +97,11 @@ def _require_free(name: str, path: Path) -> None:
 def _require_writable(name: str, path: Path) -> None:
     folder = path.parent
     if path.is_dir():
-        raise StoreError(f"Cannot write the {name} to {path}: it is a folder. Name a file.")
+        raise ConfigError(f"Cannot write the {name} to {path}: it is a folder. Name a file.")
     if path.exists() and not path.is_file():
-        raise StoreError(f"Cannot write the {name} to {path}: it is no ordinary file. Name another.")
+        raise ConfigError(f"Cannot write the {name} to {path}: it is no ordinary file. Name another.")
     if not folder.is_dir():
-        raise StoreError(f"Cannot write the {name} to {path}: there is no folder {folder}. Make it first.")
+        raise ConfigError(f"Cannot write the {name} to {path}: there is no folder {folder}. Make it first.")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise StoreError(f"Cannot write the {name} to {path}: no permission in {folder}. Choose another place.")
 

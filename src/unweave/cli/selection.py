@@ -12,7 +12,7 @@ from unweave.cli.configfile import Values, nearest
 from unweave.cli.data import open_source
 from unweave.cli.ids import read_ids
 from unweave.cli.sources import Source
-from unweave.errors import ConfigError, DataError
+from unweave.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ def select(arguments: argparse.Namespace, values: Values) -> Selection:
     """The samples that ``--ids``, ``--poisoned``, ``--classes`` or ``--all`` names.
 
     Raises:
-        ConfigError: ``--all`` without ``[data] forget``, or every class at once.
-        DataError: ids or classes that are not there.
+        ConfigError: ``--all`` without ``[data] forget``, classes that are not there, or every class at once.
+        DataError: ids that are not there.
     """
     key = "forget" if values.get("data", "forget") is not None else "train"
     if arguments.all and key == "train":
@@ -71,8 +71,8 @@ def _class(word: str, source: Source, present: list[int]) -> int:
         label = int(word)
     else:
         known = names or [str(label) for label in present]
-        raise DataError(f"Unknown class {word!r} in {source.what}.{nearest(word, known)}")
+        raise ConfigError(f"Unknown class {word!r} in {source.what}.{nearest(word, known)}")
     if label not in present:
         there = ", ".join(map(str, present[:30])) + (", …" if len(present) > 30 else "")
-        raise DataError(f"Class {word} has no sample in {source.what}. Supported: {there}.")
+        raise ConfigError(f"Class {word} has no sample in {source.what}. Supported: {there}.")
     return label

@@ -14,18 +14,18 @@ def require_place(path: str | PathLike[str], inputs: tuple[Path, ...] = (), forc
     """Refuse a place before the work is done.
 
     Raises:
-        ConfigError: an input is there, or (without ``force``) anything at all.
-        StoreError: it cannot be written.
+        ConfigError: an input is there, a folder, or (without ``force``) anything at all; or there is no folder for it.
+        StoreError: no permission to write there.
     """
     target = Path(path)
     if any(target.resolve() == Path(taken).resolve() for taken in inputs):
         raise ConfigError(f"The report would overwrite {target}, which it is made from. Choose another place.")
     if target.is_dir():
-        raise StoreError(f"Cannot write the report to {target}: it is a folder. Name a file.")
+        raise ConfigError(f"Cannot write the report to {target}: it is a folder. Name a file.")
     if target.exists() and not target.is_file():
-        raise StoreError(f"Cannot write the report to {target}: it is no ordinary file. Name another.")
+        raise ConfigError(f"Cannot write the report to {target}: it is no ordinary file. Name another.")
     if not target.parent.is_dir():
-        raise StoreError(f"Cannot write the report to {target}: there is no folder {target.parent}. Make it first.")
+        raise ConfigError(f"Cannot write the report to {target}: there is no folder {target.parent}. Make it first.")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise StoreError(f"Cannot write the report to {target}: no permission in {target.parent}. Choose another.")
     if target.exists() and not force:

@@ -51,7 +51,7 @@ def write(result: Mapping[str, Any], path: str | PathLike[str], *, force: bool =
     """Render, and put the page in its place: all of it, or nothing.
 
     Raises:
-        DataError, ConfigError: as :func:`render`; ConfigError also for a place that is taken, without ``force``.
+        DataError, ConfigError: as :func:`render`; ConfigError also for a place that is taken, or no file.
         StoreError: the place cannot be written.
     """
     require_place(path, force=force)
