@@ -50,15 +50,16 @@ def run(options: Options) -> Document:
     began = time.perf_counter()
     sizes = QUICK_SIZES if options.quick else CPU_SIZES if options.device == "cpu" else SIZES
     count = 2_000 if options.quick or options.device == "cpu" else 50_000
-    entries = []
+    problem = {"rows": count, "taken out": count // 100, "gamma": GAMMA, "fall of the spectrum": FALL}
+    entries: list[dict[str, Any]] = []
     for d in sizes:
         entries.append(measure(d, count, options))
         print(_line(entries[-1]), flush=True)
+        options.keep(document("eigen", options, began, problem=problem, sizes=entries))
     laws = {}
     for way in ("eigh", "eigvalsh"):
         law = power_law([entry["d"] for entry in entries][-3:], [entry[way]["median"] for entry in entries][-3:])
         laws[way] = law.as_dict() | {f"extrapolated seconds at d = {EXTRAPOLATED}": law(EXTRAPOLATED)}
-    problem = {"rows": count, "taken out": count // 100, "gamma": GAMMA, "fall of the spectrum": FALL}
     return document("eigen", options, began, problem=problem, sizes=entries, laws=laws)
 
 

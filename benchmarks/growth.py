@@ -52,7 +52,7 @@ AXES = {
     "forget_samples": (256, 512, 1024, 2048, 4096),
     "training_samples": (4096, 8192, 16384, 32768),
     "classes": (10, 50, 100, 200, 1000),
-    "width": (32, 64, 128, 256, 512),
+    "width": (32, 64, 128, 256),
     "depth": (2, 4, 8, 16),
     "image": (16, 32, 64, 128),
 }
@@ -131,7 +131,12 @@ def run(options: Options) -> Document:
     base, axes = (CPU_BASE, CPU_AXES) if options.device == "cpu" else (BASE, AXES)
     if options.quick:
         base, axes = QUICK_BASE, QUICK_AXES
-    grown = {}
+    settings = {"base": asdict(base), "epochs of a request": EPOCHS, "stop": "epochs"}
+    grown: dict[str, Any] = {}
+
+    def so_far() -> Document:
+        return document("growth", options, began, problem=settings, axes=grown)
+
     for axis, values in axes.items():
         sizes = [replace(base, **{axis: value}) for value in values]
         if axis == "forget_samples":  # something must be retained
@@ -141,8 +146,8 @@ def run(options: Options) -> Document:
         for point in points:
             print(f"{axis} {point['value']}: {_seconds(point)}", flush=True)
         grown[axis] = {"points": points, "exponents": exponents(points)}
-    settings = {"base": asdict(base), "epochs of a request": EPOCHS, "stop": "epochs"}
-    return document("growth", options, began, problem=settings, axes=grown)
+        options.keep(so_far())
+    return so_far()
 
 
 def exponents(points: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
