@@ -39,7 +39,7 @@ def papers(value: Any, digits: int = 2) -> str | None:
 
 
 def seconds(found: Mapping[str, Any] | None) -> str:
-    """The median: the first request of a process also loads kernels."""
+    """The median: the first request of a process also loads kernels. None: nothing was timed."""
     if found is None:
         return MISSING
     value = found.get("median", found["mean"])

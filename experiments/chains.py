@@ -6,7 +6,7 @@ Grams are too large to keep between jobs, and its steps take seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,8 @@ class Step:
     """From 1."""
     request: Case
     net: nn.Module
-    seconds: float
+    seconds: float | None
+    """None where it was not timed (``Work.crowded``)."""
     story: dict[str, Any]
 
 
@@ -50,3 +51,9 @@ def chain(work: Work, setting: Setting, per_class: int, steps: int, method: str,
         yield Step(number, request, net, seconds, pgu_story(result))
         if work.device.type == "cuda":
             torch.cuda.empty_cache()
+
+
+def in_all(seconds: Sequence[float | None]) -> float | None:
+    """Of all steps; None where one of them was not timed."""
+    timed = [one for one in seconds if one is not None]
+    return sum(timed) if len(timed) == len(seconds) else None

@@ -13,12 +13,12 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from experiments.chains import chain
+from experiments.chains import chain, in_all
 from experiments.jobs import Job
 from experiments.readout import logits_of, percent_wrong
 from experiments.settings import Case, Setting, step_alone
 from experiments.sources import recipe_of
-from experiments.summary import head, rounded, spread
+from experiments.summary import head, rounded, timing
 from experiments.training_sets import FULL
 from experiments.work import Work
 
@@ -61,14 +61,14 @@ def _run(work: Work, setting: Setting, per_class: int, steps: int, method: str, 
         return 100 - percent_wrong(logits_of(net, test), test.y)
 
     curve = [accuracy(work.network(setting, FULL, seed))]
-    seconds, reached = list[float](), list[bool]()
+    seconds, reached = list[float | None](), list[bool]()
     for step in chain(work, setting, per_class, steps, method, seed):
         curve.append(accuracy(step.net))
         seconds.append(step.seconds)
         reached.append(step.story["ok"])
         if curve[0] - curve[-1] > END:
             break
-    made = {"seconds": sum(seconds), "config": step.story["config"]}
+    made = {"seconds": in_all(seconds), "config": step.story["config"]}
     return {"per class": per_class, "test accuracy": curve, "step seconds": seconds, "ok": reached, **made}
 
 
@@ -97,7 +97,7 @@ def _summary(found: list[dict[str, Any]], per_class: int) -> dict[str, Any]:
         "per class": per_class,
         "curves": rounded([row["test accuracy"] for row in found]),
         "dropped after": [dropped_after(row["test accuracy"], per_class) for row in found],
-        "step seconds": spread([value for row in found for value in row["step seconds"]]),
+        "step seconds": timing([value for row in found for value in row["step seconds"]]),
     }
 
 

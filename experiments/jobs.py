@@ -94,7 +94,8 @@ def run_jobs(
     began = time.perf_counter()
     try:
         for i, (job, outcome, seconds) in enumerate(outcomes, start=1):
-            done[job.name] = _keep(job, outcome, seconds, folder, made_by or {})
+            # Another process may have done the same job in the meantime: what was kept first stays.
+            done[job.name] = _kept(job, folder) or _keep(job, outcome, seconds, folder, made_by or {})
             say(_progress(len(done), len(jobs), job, seconds, (time.perf_counter() - began) / i))
     except KeyboardInterrupt:
         say(f"Interrupted. {len(done)} of {len(jobs)} jobs are kept in {folder}; start again to go on from there.")
@@ -179,12 +180,12 @@ def digest(settings: Mapping[str, Any]) -> str:
 
 def _kept(job: Job, folder: Path) -> Done | None:
     path = folder / f"{job.name}.json"
-    if not path.exists():
-        return None
     try:
         document = json.loads(path.read_text("utf-8"))
         settings, found = document["settings"], document["digest"]
         done = Done(document["result"], float(document["seconds"]), document["made_by"], path)
+    except FileNotFoundError:
+        return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StoreError(f"{path} is not a kept job ({error!r}). Move it away; the job is then done again.") from error
     if found != digest(job.settings):

@@ -44,8 +44,8 @@ class Outcome:
     """A network that was made to forget, and how that went."""
 
     net: nn.Module
-    seconds: float
-    """Of the request; what was prepared at training time is in ``story``."""
+    seconds: float | None
+    """Of the request, None where it was not timed (``Work.crowded``); what was prepared before is in ``story``."""
     story: dict[str, Any]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from experiments.cells import table
@@ -14,9 +14,40 @@ KINDS = ("full", "retrained", "on trial")
 """Of networks behind an attack; on trial: those that a row is about."""
 
 
+def seeds_behind(row: Document) -> int:
+    """As many as there are values of an error or accuracy; seconds may be of fewer."""
+    measured = row.get("errors") or row["accuracy"]
+    return len(next(iter(measured.values()))["values"])
+
+
 def count(row: Document) -> str:
     """The seeds behind a row, for the column "n"."""
-    return str(len(row["seconds"]["values"]))
+    return str(seeds_behind(row))
+
+
+def timed_seeds(rows: Iterable[Document]) -> list[str]:
+    """The sentence of :func:`timed_of`, for rows whose seconds a table shows."""
+    return timed_of([(_values(row["seconds"]), seeds_behind(row)) for row in rows], "seeds")
+
+
+def timed_steps(runs: Iterable[Document]) -> list[str]:
+    """The same for chains of requests, each of which was timed step by step or not at all."""
+    steps = [(_values(run["step seconds"]), sum(len(curve) - 1 for curve in run["curves"])) for run in runs]
+    return timed_of(steps, "steps")
+
+
+def timed_of(pairs: Sequence[tuple[int, int]], what: str) -> list[str]:
+    """One sentence where fewer were timed than there are, for pairs (timed, all) of each row; none where all were."""
+    fewer = [pair for pair in pairs if pair[0] < pair[1]]
+    if not fewer:
+        return []
+    shown = " of ".join(span(numbers) for numbers in zip(*fewer, strict=True))
+    where = "" if len(fewer) == len(pairs) else f" in {len(fewer)} of {len(pairs)} rows"
+    return [f"Seconds: of the {what} that had the GPU for themselves ({shown}{where})."]
+
+
+def _values(found: Document | None) -> int:
+    return 0 if found is None else len(found["values"])
 
 
 def span(values: Sequence[int]) -> str:
@@ -25,10 +56,14 @@ def span(values: Sequence[int]) -> str:
     return str(low) if low == high else f"{low} to {high}"
 
 
-def basis(document: Document, names: Sequence[str] = tuple(ATTACKS)) -> str:
-    """Under a table: what n is, and how many networks are behind each attack's column."""
+def basis(document: Document, names: Sequence[str] = tuple(ATTACKS), timed: Iterable[Document] = ()) -> str:
+    """Under a table: what n is, and how many networks are behind each attack's column.
+
+    ``timed``: the rows whose seconds the table shows.
+    """
     seeds = "n: seeds behind a row, mean ± standard deviation."
-    return " ".join([seeds, *attack_networks(document.get("attacks", {}), document.get("paper"), names)])
+    attacks = attack_networks(document.get("attacks", {}), document.get("paper"), names)
+    return " ".join([seeds, *timed_seeds(timed), *attacks])
 
 
 def attack_networks(attacks: Document, paper: Document | None, names: Sequence[str] = tuple(ATTACKS)) -> list[str]:

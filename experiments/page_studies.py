@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
-from experiments.page_basis import basis, count, span
+from experiments.page_basis import basis, count, span, timed_seeds, timed_steps
 
 Document = Mapping[str, Any]
 
@@ -20,7 +20,12 @@ def class_smallvgg(document: Document) -> str:
         for method, shares in taken.items()
     ]
     return "\n\n".join(
-        [table(["taken for, percent", *names, "distance"], rows), _simple(document["methods"]), origin(document)]
+        [
+            table(["taken for, percent", *names, "distance"], rows),
+            _simple(document["methods"]),
+            *timed_seeds(document["methods"].values()),
+            origin(document),
+        ]
     )
 
 
@@ -156,7 +161,7 @@ def incremental_long(document: Document) -> str:
                 last,
                 str(max(len(c) for c in run["curves"]) - 1),
                 after,
-                f"{run['step seconds']['mean']:.1f}",
+                mean_of(run["step seconds"]),
             ]
         )
     columns = [
@@ -167,7 +172,12 @@ def incremental_long(document: Document) -> str:
         f"{document['drop']:.0f} points down after so many a class",
         "seconds a step",
     ]
-    return "\n\n".join([table(columns, rows), origin(document)])
+    return "\n\n".join([table(columns, rows), *timed_steps(document["runs"].values()), origin(document)])
+
+
+def mean_of(found: Mapping[str, Any] | None) -> str:
+    """Without the deviation; seconds that were not timed are missing."""
+    return MISSING if found is None else f"{found['mean']:.1f}"
 
 
 def statistics_of(curves: list[list[float]], place: int) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
-from experiments.page_basis import basis, count, span, tuning
+from experiments.page_basis import basis, count, seeds_behind, span, tuning
 from experiments.page_studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers
 
 Document = Mapping[str, Any]
@@ -17,7 +17,7 @@ def table1(document: Document) -> str:
     return "\n\n".join(
         [
             _methods(document, ("retained", "forgotten", "test", "own")),
-            basis(document, ("xgboost", "u-lira", "rmia")),
+            basis(document, ("xgboost", "u-lira", "rmia"), document["methods"].values()),
             tuning(document.get("tuning", {}), document["methods"]),
             distances(document),
             origin(document),
@@ -59,9 +59,9 @@ def distances(document: Document) -> str:
     for method in ("pgu", "paper", "match", "ours"):
         if method in rows:
             gaps = [_gap(rows, method, key) for key in ("forgotten", "retained", "test")]
-            faster = rows["retrained"]["seconds"]["median"] / rows[method]["seconds"]["median"]
+            faster = _times(rows["retrained"]["seconds"], rows[method]["seconds"])
             lines.append(
-                f"- {rows[method]['title']}: {', '.join(gaps)} points; retraining takes {faster:.0f} times as long"
+                f"- {rows[method]['title']}: {', '.join(gaps)} points; retraining takes {faster} times as long"
             )
     known = (document["paper"] or {}).get("rows", {})
     if "pgu" in known and "forgotten" in known["pgu"]:
@@ -73,9 +73,15 @@ def distances(document: Document) -> str:
         lines.append(f"- the paper's PGU: {', '.join(gaps)} points; retraining takes {faster:.1f} times as long")
     for recipe, found in document.get("the paper's schedule", {}).items():
         if "retrained" in found:
-            took = found["retrained"]["seconds"]["median"]
-            lines.append(f"- retraining by the paper's own schedule (`{recipe}`) takes {took:.0f} s on this machine")
+            seconds_of = found["retrained"]["seconds"]
+            took = MISSING if seconds_of is None else f"{seconds_of['median']:.0f}"
+            lines.append(f"- retraining by the paper's own schedule (`{recipe}`) takes {took} s on this machine")
     return "\n".join(["Error less that of retraining:", "", *lines])
+
+
+def _times(long: Document | None, short: Document | None) -> str:
+    """How many times as long, by medians; both have to be timed."""
+    return MISSING if long is None or short is None else f"{long['median'] / short['median']:.0f}"
 
 
 def _gap(rows: Mapping[str, Any], method: str, key: str) -> str:
@@ -113,12 +119,14 @@ def table2(document: Document) -> str:
         parts.append(f"**{number} classes**\n\n{table(columns, rows)}")
     rows_of_first = next(iter(document["requests"].values()), {}).get("methods", {})
     tuned = tuning(document.get("tuning", {}), rows_of_first)
-    return "\n\n".join([*parts, basis(document, ("xgboost",)), tuned, origin(document)])
+    rows_of_all = [row for request in document["requests"].values() for row in request["methods"].values()]
+    return "\n\n".join([*parts, basis(document, ("xgboost",), rows_of_all), tuned, origin(document)])
 
 
 def table3(document: Document) -> str:
     """Step by step."""
     paper, rows = document["paper"], []
+    timed = [row for step in document["steps"] for row in step["methods"].values()]
     for number, step in enumerate(document["steps"]):
         for method, row in step["methods"].items():
             known = paper["rows"].get(method, {})
@@ -147,7 +155,7 @@ def table3(document: Document) -> str:
     return "\n\n".join(
         [
             table(columns, rows),
-            basis(document, ("xgboost", "u-lira")),
+            basis(document, ("xgboost", "u-lira"), timed),
             "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
             origin(document),
         ]
@@ -158,22 +166,22 @@ def table4(document: Document) -> str:
     """Test accuracy by budget."""
     paper, budgets = document["paper"], document["budgets"]
     methods = list(dict.fromkeys(method for found in budgets.values() for method in found))
-    rows = []
+    rows, first = [], list[Document]()
     for method in methods:
         known = dict(zip(map(str, paper["budgets"]), paper["rows"].get(method, ()), strict=False))
         cells = [
             beside(mean(found[method]["accuracy"]["test"]), papers(known.get(budget))) if method in found else MISSING
             for budget, found in budgets.items()
         ]
-        taken = next((found[method] for found in budgets.values() if method in found), None)
-        seeds = span([len(found[method]["seconds"]["values"]) for found in budgets.values() if method in found])
+        there = [found[method] for found in budgets.values() if method in found]
+        first.append(there[0])
         rows.append(
-            [taken["title"] if taken else method, seeds, *cells, seconds(taken["seconds"]) if taken else MISSING]
+            [there[0]["title"], span([seeds_behind(row) for row in there]), *cells, seconds(there[0]["seconds"])]
         )
     return "\n\n".join(
         [
             table(["network", "n", *(f"{int(b):,} wrong labels" for b in budgets), "seconds"], rows),
-            basis(document),
+            basis(document, timed=first),
             origin(document),
         ]
     )

@@ -57,11 +57,12 @@ def summary(root: Path = ROOT) -> str:
 
 
 def _summary(document: Mapping[str, Any]) -> str:
-    rows, known = [], document["paper"]["rows"]
+    rows, known, shown = [], document["paper"]["rows"], list[Mapping[str, Any]]()
     for method in ("original", "retrained", "eu_k", "ntk", "scrub", "pgu", "paper", "match"):
         row = document["methods"].get(method)
         if row is None:
             continue
+        shown.append(row)
         paper = known.get(method, {})
         errors = [beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("retained", "forgotten", "test")]
         times = beside(seconds(row["seconds"]), papers(paper.get("seconds"), 0))
@@ -82,7 +83,7 @@ def _summary(document: Mapping[str, Any]) -> str:
         "XGBoost attack",
         "U-LiRA",
     ]
-    return f"{table(columns, rows)}\n\n{basis(document, ('xgboost', 'u-lira'))}{_trials(document)}"
+    return f"{table(columns, rows)}\n\n{basis(document, ('xgboost', 'u-lira'), shown)}{_trials(document)}"
 
 
 def _trials(document: Mapping[str, Any]) -> str:

@@ -24,7 +24,7 @@ from experiments.readout import logits_of, percent_wrong
 from experiments.search import lowest
 from experiments.settings import Case, Setting
 from experiments.sources import recipe_of
-from experiments.summary import head, spread
+from experiments.summary import head, spread, timing
 from experiments.training_sets import clean_part, poisoned_by, with_poison
 from experiments.trials import KNOBS, SCHEME
 from experiments.tuning import all_finite, best_of, described, earlier_trials, kept_rows, skipped
@@ -172,7 +172,7 @@ def _rows(work: Work, setting: Setting, budget: int, method: str) -> list[dict[s
 def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     accuracy = {key: spread([row["accuracy"][key] for row in rows]) for key in rows[0]["accuracy"]}
     title = method if method in NETWORKS else title_of(method)
-    found = {"title": title, "accuracy": accuracy, "seconds": spread([row["seconds"] for row in rows])}
+    found = {"title": title, "accuracy": accuracy, "seconds": timing([row["seconds"] for row in rows])}
     if "ok" in rows[0]:
         found |= {"ok": [row["ok"] for row in rows], "stopped": [row["stopped"] for row in rows]}
         found["config"] = rows[0]["config"]

@@ -2,7 +2,8 @@
 
 An experiment is a module with a NAME, ``jobs(work)`` (small, in the order in which they are most useful when the run is
 cut short) and ``assemble(work)`` (a document from whatever outcomes are there). Experiments share outcomes and networks
-by name, so running several in one folder does nothing twice.
+by name, so running several in one folder does nothing twice. Several processes may work in one folder at the same time,
+each on jobs of its own; where they share a GPU they are told so (``crowded``), and keep errors but no seconds.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from experiments.trials import SCHEME
 from experiments.work import Work
 from unweave.cli.reproduce import STAGES, add_options
 from unweave.errors import ConfigError
+from unweave.files import write_atomically
 
 EXPERIMENTS = {
     "table1": "experiments.table1",
@@ -60,7 +62,7 @@ class Options:
     """Get data sets that are neither in ``data`` nor in the cache."""
     device: str | None = None
     jobs: str = "*"
-    """Only jobs whose name matches, in the manner of the shell."""
+    """Only jobs whose name matches one of these patterns of the shell, which commas separate."""
     minutes: float | None = None
     """Start no job after so many."""
     together: int = 4
@@ -69,6 +71,8 @@ class Options:
     """Jobs one after the other in this process, or spread over Ray's workers, which share the folder."""
     stage: str = "both"
     """Run the jobs, assemble the documents, or both."""
+    crowded: bool = False
+    """Other work runs on the device at the same time, as another process on other jobs: no seconds are kept."""
 
 
 def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[str, dict[str, Any]]:
@@ -82,7 +86,7 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
         raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
     work = Work(options.out, options.scale, _device(options.device), options.data)
     work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
-    work.download = options.download
+    work.download, work.crowded = options.download, options.crowded
     if options.stage != "assemble":
         _run(work, _once(job for module in modules for job in module.jobs(work)), options, say)
     documents = dict[str, dict[str, Any]]()
@@ -127,13 +131,11 @@ def _once(jobs: Iterable[Job]) -> list[Job]:
 def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     began = time.monotonic()
     problems = _only_problems(say)
-    wanted = [job for job in jobs if fnmatch.fnmatch(job.name, options.jobs)]
+    wanted = _matching(jobs, options.jobs)
     _set_aside(work, wanted, say)
     for job in wanted:
         if work.has(job.name):
             _done(work, [job], problems)  # refuses what was made with other settings, before anything is run
-    if jobs and not wanted:
-        raise ConfigError(f"Invalid --jobs: no job matches {options.jobs!r}. There are, for example: {jobs[0].name}.")
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
     number = 0
@@ -147,13 +149,27 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
             say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
 
 
+def _matching(jobs: Sequence[Job], patterns: str) -> list[Job]:
+    """The jobs that any of the patterns matches, in their order.
+
+    Raises:
+        ConfigError: one of them matches none: a slip would otherwise leave jobs out without a word.
+    """
+    wanted = set[str]()
+    for pattern in (one.strip() for one in patterns.split(",")):
+        found = {job.name for job in jobs if fnmatch.fnmatch(job.name, pattern)}
+        if jobs and not found:
+            raise ConfigError(f"Invalid --jobs: no job matches {pattern!r}. There are, for example: {jobs[0].name}.")
+        wanted |= found
+    return [job for job in jobs if job.name in wanted]
+
+
 def _set_aside(work: Work, jobs: Sequence[Job], say: Say) -> None:
     """Outcomes of baselines that were tuned in another way make room for new ones."""
     old = [job.name for job in jobs if work.of_another_tuning(job.name)]
-    for name in old:
-        work.set_aside(name)
-    if old:
-        say(f"{len(old)} outcomes of another tuning are in {work.folder / 'set-aside'} now; their jobs run again")
+    moved = [name for name in old if work.set_aside(name)]
+    if moved:
+        say(f"{len(moved)} outcomes of another tuning are in {work.folder / 'set-aside'} now; their jobs run again")
 
 
 def _say_what_is_left_out(work: Work, say: Say) -> None:
@@ -187,7 +203,8 @@ def _done(work: Work, jobs: Sequence[Job], say: Say, workers: Literal["here", "r
     folder = jobs[0].name.rpartition("/")[0]
     leaves = [replace(job, name=job.name.rpartition("/")[2]) for job in jobs]
     resources = {"num_gpus": 1.0} if work.device.type == "cuda" else {}
-    options = {"resources": resources, "made_by": made_by(work.device), "say": say}
+    made = {**made_by(work.device), **({"crowded": True} if work.crowded else {})}
+    options = {"resources": resources, "made_by": made, "say": say}
     return list(run_jobs(leaves, work.rows / folder, workers=workers, **options).values())
 
 
@@ -214,9 +231,9 @@ def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:
         return document
     path = work.folder / f"{module.NAME}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
     text = TABLES[module.NAME](document)
-    path.with_suffix(".md").write_text(f"# {module.NAME}\n\n{text}\n", encoding="utf-8")
+    write_atomically(path.with_suffix(".md"), f"# {module.NAME}\n\n{text}\n".encode())
     say(f"\n{text.replace('<br><sub>', ' (').replace('</sub>', ')')}\n")
     if work.scale.name != PAPER.name:
         say("A quick run shows that everything works; its numbers say nothing.")
@@ -237,7 +254,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     if arguments.models is not None:
         scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
-    words = ("data", "download", "device", "jobs", "minutes", "stage", "together", "workers")
+    words = ("data", "download", "device", "jobs", "minutes", "stage", "together", "workers", "crowded")
     chosen = {key: getattr(arguments, key) for key in words}
     out = arguments.out or Path("reproduction-quick" if arguments.quick else "reproduction")
     return Options(out, scale, **chosen)

@@ -81,8 +81,8 @@ def variant_job(work: Work, case: Case, name: str, method: str, seed: int, setti
     return job(case, name, seed, run, changed=settings)
 
 
-def described(work: Work, case: Case, net: nn.Module, seconds: float, story: dict[str, Any]) -> Result:
-    """The row and the arrays of one network."""
+def described(work: Work, case: Case, net: nn.Module, seconds: float | None, story: dict[str, Any]) -> Result:
+    """The row and the arrays of one network; seconds: None where they were not timed (``Work.crowded``)."""
     errors, arrays = read_out(net, case, work.parts(case))
     return {"errors": errors, "seconds": seconds, **story}, arrays
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -30,14 +31,14 @@ def by_shards(work: Work, case: Case, seed: int) -> Outcome:
         chosen = torch.tensor(ids, device=data.y.device)
         return train_by(replace(recipe, epochs=epochs), data.where(chosen), [seed])[0]
 
-    folder = work.folder / "shards" / case.setting.name / case.name / str(seed)
-    shutil.rmtree(folder, ignore_errors=True)
     config = SisaConfig(shards=SHARDS, slices=1, epochs=recipe.epochs, rule="mean", seed=seed)
     template = case.setting.build(case.setting.classes).to(work.device)
-    shards = SISA(folder, template, config)
-    _, fitted = work.timed(lambda: shards.fit(range(len(data)), trained))
     ids = case.chosen(data.y).tolist()
-    result, seconds = work.timed(lambda: BASELINES["sisa"].run(checkpoints=shards, ids=ids, train=trained))
-    shutil.rmtree(folder)
+    beside = work.folder / "shards"
+    beside.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{case.setting.name}-{seed}-", dir=beside) as folder:  # one a process
+        shards = SISA(Path(folder), template, config)
+        _, fitted = work.timed(lambda: shards.fit(range(len(data)), trained))
+        result, seconds = work.timed(lambda: BASELINES["sisa"].run(checkpoints=shards, ids=ids, train=trained))
     story = {"ok": result.ok, "stopped": result.stopped, "config": {"shards": SHARDS}, "fit seconds": fitted}
     return Outcome(result.model.to(work.device).eval(), seconds, {**story, "needs": sorted(BASELINES["sisa"].needs)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,6 +29,12 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
     return rounded({"mean": statistics.fmean(values), "std": deviation, "values": list(values)})
 
 
+def timing(seconds: Sequence[float | None]) -> dict[str, Any] | None:
+    """As :func:`spread`, over what was timed (None: other work ran on the device); None where nothing was."""
+    timed = [one for one in seconds if one is not None]
+    return spread(timed) if timed else None
+
+
 def head(work: Work, name: str, cases: Sequence[Case], prefixes: Sequence[str]) -> dict[str, Any]:
     """What every document begins with; ``prefixes`` name the outcomes it rests on."""
     found = {str(sorted(made.items())): made for made in _origins(work, prefixes)}
@@ -45,8 +50,8 @@ def head(work: Work, name: str, cases: Sequence[Case], prefixes: Sequence[str]) 
 
 
 def _files(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
-    names = [name for prefix in prefixes for name in work.names(prefix) if not work.of_another_tuning(name)]
-    return [json.loads((work.rows / f"{name}.json").read_text()) for name in names]
+    found = [work.document(name) for prefix in prefixes for name in work.names(prefix)]
+    return [document for document in found if document is not None]
 
 
 def _origins(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
@@ -67,14 +72,15 @@ def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | N
         if not rows:
             continue
         errors = {key: spread([row["errors"][key] for row in rows]) for key in rows[0]["errors"]}
-        seconds = spread([row["seconds"] for row in rows])
-        seconds["median"] = round(statistics.median(seconds["values"]), 4)
+        seconds = timing([row["seconds"] for row in rows])
+        if seconds is not None:
+            seconds["median"] = round(statistics.median(seconds["values"]), 4)
         first = {key: rows[0][key] for key in STORY if key in rows[0]}
         table[method] = {"title": _title(method), "seeds": seeds, "errors": errors, "seconds": seconds, **first}
         if any(row.get("config") != rows[0].get("config") for row in rows):
             table[method]["config by seed"] = [row.get("config") for row in rows]
         if "fit seconds" in rows[0]:
-            table[method]["fit seconds"] = spread([row["fit seconds"] for row in rows])
+            table[method]["fit seconds"] = timing([row["fit seconds"] for row in rows])
         if "ok" in rows[0]:
             table[method]["ok"] = [row["ok"] for row in rows]
     return table

@@ -22,13 +22,13 @@ from typing import Any
 
 import numpy as np
 
-from experiments.chains import chain
+from experiments.chains import chain, in_all
 from experiments.jobs import Job
 from experiments.methods import SAMPLES
 from experiments.readout import compact, logits_of, percent_wrong, read_out
 from experiments.requests import Result, both_kinds, job, original_job, retrained_job
 from experiments.settings import Case, steps_of
-from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, spread
+from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, spread, timing
 from experiments.work import Work
 
 NAME = "table3"
@@ -67,7 +67,7 @@ def _run(work: Work, method: str, seed: int) -> Result:
         errors["step"] = percent_wrong(logits_of(step.net, own), own.y)
         rows.append({"errors": errors, "seconds": step.seconds, **step.story})
         arrays[f"step_{step.number}"] = compact(logits_of(step.net, parts.forget))
-    last = {**rows[-1], "seconds": sum(row["seconds"] for row in rows)}
+    last = {**rows[-1], "seconds": in_all([row["seconds"] for row in rows])}
     return {**last, "steps": rows}, {**outputs, **arrays}
 
 
@@ -95,7 +95,7 @@ def _step(work: Work, case: Case, number: int) -> dict[str, Any]:
         rows = [steps[number - 1] for steps in rows if len(steps) >= number]
         if rows:
             errors = {key: spread([row["errors"][key] for row in rows]) for key in rows[0]["errors"]}
-            seconds = spread([row["seconds"] for row in rows])
+            seconds = timing([row["seconds"] for row in rows])
             methods[method] = {"errors": errors, "seconds": seconds, "ok": [row["ok"] for row in rows]}
         outputs[method] = _stacked(work, last, method, f"step_{number}")
     there = {name: logits for name, logits in outputs.items() if logits is not None}

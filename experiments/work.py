@@ -7,6 +7,7 @@
 Outcomes are those of jobs (see ``experiments.jobs``): one network, one method, one seed. An interrupted run goes on
 where it was, also on another machine that has the rows alone: a network whose weights are not there is trained again
 when it is needed. The same seed gives the same first weights and batches, and on one machine nearly the same network.
+Several processes may share a folder: every file is written whole or not at all, and what is there is not made again.
 """
 
 from __future__ import annotations
@@ -23,16 +24,18 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import nn
 
 import unweave
+from experiments.alone import one_at_a_time
 from experiments.data import Cifar10, Labelled, without
 from experiments.settings import Case, Scale, Setting
 from experiments.sources import load, recipe_of, train
 from experiments.training_sets import FULL, Training
 from experiments.trials import KNOBS, SCHEME
 from unweave.errors import MismatchError
+from unweave.files import write_atomically
 
 T = TypeVar("T")
 NETWORKS_KEPT = 3
@@ -57,10 +60,11 @@ class Work:
     ) -> None:
         self.folder, self.scale, self.device, self.source, self.together = folder, scale, device, data, together
         self.download = False
+        self.crowded = False  # whether other work runs on the device at the same time, so that seconds say nothing
         self._expected: dict[tuple[str, str], list[int]] = {}
         self._data: dict[tuple[str, int | None], Cifar10] = {}
         self._networks: OrderedDict[tuple[str, str, int], nn.Module] = OrderedDict()
-        self._grams: tuple[tuple[str, str, int, str], unweave.LayerGrams, float] | None = None
+        self._grams: tuple[tuple[str, str, int, str], unweave.LayerGrams, float | None] | None = None
         self._parts: tuple[tuple[str, str], Parts] | None = None
         self._begun = set[str]()
 
@@ -83,8 +87,7 @@ class Work:
 
     def row(self, name: str) -> dict[str, Any]:
         """The numbers of an outcome."""
-        found: dict[str, Any] = json.loads((self.rows / f"{name}.json").read_text())
-        result: dict[str, Any] = found["result"]
+        result: dict[str, Any] = json.loads((self.rows / f"{name}.json").read_text())["result"]
         return result
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
@@ -98,27 +101,46 @@ class Work:
     def seeds_of(self, prefix: str) -> list[int]:
         """The seeds for which there is an outcome PREFIX/SEED, in order, but for those of another tuning."""
         seeds = [int(path.stem) for path in (self.rows / prefix).glob("*.json") if path.stem.isdigit()]
-        return sorted(seed for seed in seeds if not self.of_another_tuning(f"{prefix}/{seed}"))
+        return sorted(seed for seed in seeds if self.document(f"{prefix}/{seed}") is not None)
+
+    def document(self, name: str) -> dict[str, Any] | None:
+        """All that is kept of an outcome beside its arrays; None where there is none or it is of another tuning."""
+        found = self._document(name)
+        return None if found is None or _of_another_tuning(name, found) else found
 
     def of_another_tuning(self, name: str) -> bool:
         """Whether there is an outcome of this name whose settings were chosen in another way than today's."""
-        if not self.has(name):
-            return False
-        settings = json.loads((self.rows / f"{name}.json").read_text())["settings"]
-        return "/tuning/" in name or (settings.get("method") in KNOBS and settings.get("tuning") != SCHEME)
+        found = self._document(name)
+        return found is not None and _of_another_tuning(name, found)
+
+    def _document(self, name: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads((self.rows / f"{name}.json").read_text())
+        except FileNotFoundError:  # not asked beforehand: another process may set it aside in between
+            return None
+        return found
 
     def names(self, prefix: str = "") -> list[str]:
         """Of all outcomes below a folder."""
         paths = sorted((self.rows / prefix).rglob("*.json"))
         return [path.relative_to(self.rows).with_suffix("").as_posix() for path in paths]
 
-    def set_aside(self, name: str) -> None:
-        """Move an outcome out of the way, into FOLDER/set-aside: it can be made anew, and is not lost."""
-        for suffix in (".json", ".npz"):
-            path, aside = self.rows / f"{name}{suffix}", self.folder / "set-aside" / f"{name}{suffix}"
-            if path.exists():
-                aside.parent.mkdir(parents=True, exist_ok=True)
-                os.replace(path, aside)
+    def set_aside(self, name: str) -> bool:
+        """Move an outcome of another tuning into FOLDER/set-aside: it can be made anew, and is not lost.
+
+        Whether this process moved it: another one may have, and may have made it anew since. The result goes last, so
+        that nobody takes the outcome for open, and writes it, while its old arrays are still to be moved.
+        """
+        kept = self.folder / "set-aside"
+        with one_at_a_time(kept / ".lock"):
+            if not self.of_another_tuning(name):
+                return False
+            for suffix in (".npz", ".json"):
+                path, aside = self.rows / f"{name}{suffix}", kept / f"{name}{suffix}"
+                if path.exists():
+                    aside.parent.mkdir(parents=True, exist_ok=True)
+                    os.replace(path, aside)
+        return True
 
     # ------------------------------------------------------------------------------------------------ data
 
@@ -151,11 +173,12 @@ class Work:
         self._networks.move_to_end(key)
         return self._networks[key]
 
-    def seconds_to_train(self, setting: Setting, training: Training, seed: int) -> float:
-        """How long that training took, when it was done."""
+    def seconds_to_train(self, setting: Setting, training: Training, seed: int) -> float | None:
+        """How long that training took, when it was done; None where other work ran on the device at the same time."""
         self.network(setting, training, seed)
         with safe_open(self._weights(setting, training, seed), "pt") as stored:
-            return float(stored.metadata()["seconds"])  # trained alone, or an equal share of a group's time
+            seconds = stored.metadata()["seconds"]  # trained alone, or an equal share of a group's time
+        return float(seconds) if seconds else None
 
     def _stored(self, setting: Setting, training: Training, seed: int) -> nn.Module | None:
         path = self._weights(setting, training, seed)
@@ -179,13 +202,13 @@ class Work:
         open_seeds = [s for s in announced if s != seed and not self._weights(setting, training, s).exists()]
         seeds = [seed, *open_seeds[: self.together - 1]] if seed in announced else [seed]
         nets, seconds = self.timed(lambda: train(setting, data, seeds))
-        about = {"seconds": str(seconds / len(seeds)), "together": str(len(seeds)), "recipe": _recipe(setting)}
+        share = "" if seconds is None else str(seconds / len(seeds))
+        about = {"seconds": share, "together": str(len(seeds)), "recipe": _recipe(setting)}
         for one, net in zip(seeds, nets, strict=True):
             path = self._weights(setting, training, one)
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_name(f".part-{path.name}")
-            save_file({k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}, part, about)
-            os.replace(part, path)
+            weights = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
+            write_atomically(path, save(weights, about))
         return nets[0]
 
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
@@ -197,8 +220,11 @@ class Work:
 
     def grams(
         self, setting: Setting, seed: int, training: Training = FULL, stride: str = "layer"
-    ) -> tuple[unweave.LayerGrams, float]:
-        """The Grams of a network over its training set, and the seconds that took; the last ones are kept."""
+    ) -> tuple[unweave.LayerGrams, float | None]:
+        """The Grams of a network over its training set, and the seconds that took (see :meth:`timed`).
+
+        The last ones are kept.
+        """
         key = setting.name, training.name, seed, stride
         if self._grams is None or self._grams[0] != key:
             self._grams = None  # the old ones may be large
@@ -209,13 +235,13 @@ class Work:
             self._grams = key, made, seconds
         return self._grams[1], self._grams[2]
 
-    def timed(self, work: Callable[[], T]) -> tuple[T, float]:
-        """What some work gives, and the seconds it took by the wall clock."""
+    def timed(self, work: Callable[[], T]) -> tuple[T, float | None]:
+        """What some work gives, and the seconds it took by the wall clock; None where the device is crowded."""
         self._wait()
         began = time.perf_counter()
         made = work()
         self._wait()
-        return made, time.perf_counter() - began
+        return made, None if self.crowded else time.perf_counter() - began
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is in memory: another process has its own."""
@@ -231,6 +257,11 @@ class Work:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def _of_another_tuning(name: str, document: dict[str, Any]) -> bool:
+    settings = document["settings"]
+    return "/tuning/" in name or (settings.get("method") in KNOBS and settings.get("tuning") != SCHEME)
 
 
 def _recipe(setting: Setting) -> str:

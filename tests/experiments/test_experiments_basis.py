@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.page_basis import basis, count, settings, span, tuning
+from experiments.page_basis import basis, count, settings, span, timed_seeds, timed_steps, tuning
 from experiments.paper_numbers import PAPER
 
 
@@ -46,6 +46,24 @@ def test_a_baseline_shows_the_trial_it_was_taken_from() -> None:
 
 
 def test_counts_and_settings_are_written_short() -> None:
-    assert count({"seconds": {"values": [1.0, 2.0, 3.0]}}) == "3"
+    assert count({"errors": {"test": {"values": [1.0, 2.0, 3.0]}}, "seconds": {"values": [1.0]}}) == "3"
+    assert count({"accuracy": {"test": {"values": [1.0, 2.0]}}, "seconds": None}) == "2"
     assert [span([5, 5]), span([2, 5, 1])] == ["5", "1 to 5"]
     assert settings({"a": 1.0 - 1e-4, "samples": 2000, "lr": 2.5e-5}) == "a 0.9999, samples 2000, lr 2.5e-05"
+
+
+def row(seeds: int, timed: int) -> dict[str, Any]:
+    seconds = {"values": [1.0] * timed, "mean": 1.0, "std": 0.0} if timed else None
+    return {"errors": {"test": {"values": [9.0] * seeds}}, "seconds": seconds}
+
+
+def test_a_table_whose_seconds_are_of_fewer_seeds_says_of_how_many() -> None:
+    assert timed_seeds([]) == timed_seeds([row(5, 5), row(2, 2)]) == []
+    assert timed_seeds([row(5, 1), row(5, 1)]) == ["Seconds: of the seeds that had the GPU for themselves (1 of 5)."]
+    (said,) = timed_seeds([row(5, 5), row(5, 1), row(3, 0)])
+    assert said.endswith("themselves (0 to 1 of 3 to 5 in 2 of 3 rows).")
+    assert basis({}, (), [row(5, 1)]).endswith(
+        "standard deviation. Seconds: of the seeds that had the GPU for themselves (1 of 5)."
+    )
+    runs = [{"curves": [[9.0, 8.0, 7.0], [9.0, 8.0]], "step seconds": {"values": [1.0, 2.0]}}]
+    assert timed_steps(runs) == ["Seconds: of the steps that had the GPU for themselves (2 of 3)."]

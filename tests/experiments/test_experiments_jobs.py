@@ -108,6 +108,19 @@ def test_arrays_without_a_result_are_a_job_that_was_not_done(tmp_path: Path) -> 
     assert work.runs == ["a", "a"]
 
 
+def test_of_two_that_do_the_same_job_the_first_is_kept(tmp_path: Path) -> None:
+    """Result and arrays of one run, not of two."""
+
+    def slow() -> Outcome:
+        run_jobs([Job("a", lambda: ({"by": "the other"}, {"x": np.zeros(2)}))], tmp_path, say=silent)
+        return {"by": "this one"}, {"x": np.ones(2)}
+
+    done = run_jobs([Job("a", slow)], tmp_path, say=silent)
+    assert done["a"].result == {"by": "the other"}
+    assert done["a"].arrays()["x"].tolist() == [0, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.npz"]
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"settings": {}, "dig')
     with pytest.raises(StoreError, match=r"a\.json is not a kept job.*Move it away"):

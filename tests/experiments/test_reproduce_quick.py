@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import importlib
 import json
 import math
 import shutil
@@ -19,7 +20,8 @@ from experiments.page_figures import drawn_from, write_svg
 from experiments.page_tables import TABLES
 from experiments.pages import NOT_YET, page, with_summary
 from experiments.reproduce import EXPERIMENTS, Options, reproduce
-from experiments.settings import SMOKE
+from experiments.settings import PAPER, SMOKE
+from experiments.work import Work
 from unweave.errors import ConfigError, MismatchError
 
 FOLDER = "work"
@@ -79,6 +81,20 @@ def test_a_table_is_shown_and_a_quick_one_says_that_it_is(ran: Ran) -> None:
 def test_a_pattern_without_a_job_is_refused_with_an_example(ran: Ran) -> None:
     with pytest.raises(ConfigError, match=r"no job matches 'nothing\*'\. There are, for example: .+/original/0"):
         ran.again("table3", jobs="nothing*")
+
+
+def test_every_pattern_has_to_match_a_job(ran: Ran) -> None:
+    with pytest.raises(ConfigError, match=r"no job matches 'nothing\*'\."):
+        ran.again("table3", jobs="*/pgu/*, nothing*")
+    ran.again("table3", jobs="*/pgu/*, */match/*,*/pgu/0", stage="run")
+    assert ran.said == ["2 jobs, 2 of them done before"]
+
+
+def test_a_comma_separates_patterns_so_no_job_has_one_in_its_name() -> None:
+    work = Work(Path("unused"), PAPER, torch.device("cpu"))
+    names = [job.name for path in EXPERIMENTS.values() for job in importlib.import_module(path).jobs(work)]
+    assert len(names) > 1000
+    assert not [name for name in names if "," in name]
 
 
 def test_table_1_has_every_method_tuned_with_as_many_trials(ran: Ran) -> None:
@@ -183,6 +199,54 @@ def test_documents_become_pages_and_figures(ran: Ran, tmp_path: Path) -> None:
     paths = write_svg(drawn_from("table1", ran.documents["table1"]), tmp_path / "figures")
     assert all(path.read_text().startswith("<svg") for path in paths)
     assert len(paths) == 3
+
+
+SPOILT = {
+    "allcnn/20-of-class-0": ("match/0", "ssd/0", "sisa/0", "delete/0", "search/ssd-0", "retrained/0"),
+    "allcnn/long-run-of-10-a-class": ("match/0",),
+    "smallvgg/first-6-a-class": ("match/0",),
+    "smallvgg/poison-60": ("ours/0", "first_order/0", "clean/0"),
+    "smallvgg/poison-search": ("first_order-0",),
+    "smallvgg/class-0": ("ours/0",),
+}
+"""Outcomes of every kind that is timed."""
+TRAINED = ("allcnn/without-20-of-class-0/1000", "smallvgg/clean-60/0")
+
+
+def test_what_ran_beside_other_work_has_errors_but_no_seconds(ran: Ran, tmp_path: Path) -> None:
+    """Whole documents with rows that were timed and rows that were not become tables, with dashes for the latter."""
+    shutil.copytree(ran.folder, tmp_path, dirs_exist_ok=True)
+    names = [f"quick-{folder}/{name}" for folder, leaves in SPOILT.items() for name in leaves]
+    for name in names:
+        (tmp_path / "rows" / f"{name}.json").unlink()
+    for name in TRAINED:
+        (tmp_path / "weights" / f"quick-{name}.safetensors").unlink()
+    said, options = list[str](), Options(tmp_path, SMOKE, device="cpu")
+    reproduce(["all"], replace(options, stage="run", jobs=",".join(names), crowded=True), said.append)
+    assert said[0] == f"{len(names)} jobs, 0 of them done before"
+    for name in names:
+        kept = json.loads((tmp_path / "rows" / f"{name}.json").read_text())
+        assert kept["made_by"]["crowded"] is True
+        result = kept["result"]
+        assert result["seconds"] is None, name
+        assert result.get("fit seconds") is None
+        assert all(step["seconds"] is None for step in result.get("steps", []))
+        assert not any(result.get("step seconds", []))
+    documents = reproduce(["all"], replace(options, stage="assemble"), said.append)
+    made = {name: TABLES[name](document) for name, document in documents.items()}
+    methods = documents["table1"]["methods"]
+    assert methods["match"]["seconds"] is methods["match"]["fit seconds"] is methods["retrained"]["seconds"] is None
+    assert methods["pgu"]["seconds"]["values"] == ran.documents["table1"]["methods"]["pgu"]["seconds"]["values"]
+    assert [one.get("crowded") for one in documents["table1"]["made_by"]].count(True) == 1
+    assert f"themselves (0 of 1 in 5 of {len(methods)} rows)" in made["table1"]
+    assert made["table1"].count("retraining takes – times as long") == 3
+    line = next(line for line in made["table1"].splitlines() if line.startswith("| unweave, `match` | 1 |"))
+    assert line.split(" | ")[6] == "–"
+    assert "themselves (0 of 1 in 2 of 10 rows)" in made["table3"], "two steps of one chain"
+    assert "themselves (0 of 1 in 3 of " in made["table4"]
+    assert "themselves (0 of 1 in 1 of " in made["class-smallvgg"]
+    assert "of the steps that had the GPU for themselves (0 of 2 in 1 of 4 rows)" in made["incremental-long"]
+    assert "themselves" not in made["table2"] + TABLES["table1"](ran.documents["table1"])
 
 
 @pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "search"])

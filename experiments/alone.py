@@ -1,0 +1,22 @@
+"""Processes that share a folder: what only one of them may do at a time."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def one_at_a_time(lock: Path) -> Iterator[None]:
+    """Wait until nobody else is inside with the same file. Who dies inside lets go, so nothing is left to clean up.
+
+    Raises:
+        OSError: the file cannot be made, or its file system has no locks.
+    """
+    import fcntl  # not on every system; nothing else here needs it
+
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with open(lock, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
