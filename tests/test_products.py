@@ -4,8 +4,7 @@ import pytest
 import torch
 from helpers import gap
 
-from unweave import products
-from unweave.products import LEAST_PART, WIDE, add_gram, mirrored, parts_for
+from unweave.products import WIDE, add_gram, mirrored
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -26,22 +25,3 @@ def test_half_of_the_products_are_left_out() -> None:
     gram = torch.zeros(1, 2 * WIDE, 2 * WIDE, dtype=torch.float64)
     add_gram(gram, torch.ones(1, 2, 2 * WIDE, dtype=torch.float64))
     assert (gram != 0).double().mean().item() == 5 / 8
-
-
-@pytest.mark.parametrize("groups", [1, 2])
-@pytest.mark.parametrize("n", [1, LEAST_PART, 4 * LEAST_PART, 7 * LEAST_PART + 3])
-def test_parts_of_the_rows_add_up_to_the_whole_gram(monkeypatch: pytest.MonkeyPatch, n: int, groups: int) -> None:
-    monkeypatch.setattr(products, "_processors", lambda device: 132)
-    rows = torch.randn(groups, n, WIDE + 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    gram = torch.zeros(groups, WIDE + 3, WIDE + 3, dtype=torch.float64)
-    add_gram(gram, rows[:, :, : WIDE + 3], times=2)
-    assert gap(mirrored(gram), 2 * rows.mT @ rows) < 1e-13
-
-
-def test_rows_are_cut_until_every_processor_has_tiles() -> None:
-    assert parts_for((1, 256, 1024), 32_768, 132) == 16  # 2 · 8 tiles, and 16 parts of them: 256 for 132 processors
-    assert parts_for((1, 1024, 4096), 32_768, 132) == 1
-    assert parts_for((1, 192, 192), 131_072, 132) == 66
-    assert parts_for((1, 192, 192), 4 * LEAST_PART, 132) == 4
-    assert parts_for((3, 192, 192), 131_072, 132) == 1
-    assert parts_for((1, 192, 192), 131_072, 0) == 1

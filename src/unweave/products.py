@@ -3,9 +3,6 @@
 No BLAS call that PyTorch offers makes use of the symmetry, so the Gram is summed by block rows from the diagonal on:
 with B of them (B + 1) / 2B of the products are left, 5/8 for four.
 
-A GPU gives each tile of a product's result to one of its processors. A Gram has few tiles beside its many rows, so that
-most processors would stand idle; there the rows are cut into parts that are multiplied at the same time and added up.
-
 Which arithmetic does it is a matter of the device, see :func:`arithmetic_for`. Whatever it is, the Gram is float64.
 """
 
@@ -13,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -33,15 +29,6 @@ B200. All others do it at 1/32 or 1/64, the B300 (10.3) among them."""
 
 SMALL_PRODUCTS = (7, 5)
 """The least capability with tensor cores for 8-bit products."""
-
-TILE = 128
-"""The side of a tile, about."""
-
-WAVES = 2
-"""Tiles there should be for each processor of a GPU: with one the last ones to finish would keep the others waiting."""
-
-LEAST_PART = 512
-"""Rows of a part at least, so that adding the parts up costs little beside making them."""
 
 SPLIT_WIDE = 256
 """The least d for which cutting rows into digits takes less time than it saves, see :mod:`unweave.split`."""
@@ -73,14 +60,6 @@ def arithmetic_of(capability: tuple[int, int]) -> str:
 
 
 @functools.cache
-def _processors(device: torch.device) -> int:
-    """Of a GPU; 0 for anything else, whose own library divides the work."""
-    if device.type != "cuda":
-        return 0
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@functools.cache
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
@@ -100,31 +79,9 @@ def add_gram(gram: Tensor, rows: Tensor, times: int = 1) -> None:
         return
     rows = rows.to(torch.float64)
     width = block_of(gram.shape[-1])
-    processors = _processors(rows.device)
     for start in range(0, gram.shape[-1], width):
         block = gram[:, start : start + width, start:]
-        parts = parts_for(block.shape, rows.shape[1], processors)
-        _add_product(block, rows[:, :, start : start + width], rows[:, :, start:], times, parts)
-
-
-def parts_for(shape: Sequence[int], n: int, processors: int) -> int:
-    """Into how many parts n rows are cut for a result [groups, a, b] on so many processors; 1 for 0 of them.
-
-    Several groups are several products already, and are left as they are.
-    """
-    groups, a, b = shape
-    tiles = -(-a // TILE) * -(-b // TILE)
-    return max(1, min(WAVES * processors // tiles, n // LEAST_PART)) if groups == 1 else 1
-
-
-def _add_product(total: Tensor, left: Tensor, right: Tensor, times: int, parts: int) -> None:
-    """Add ``times`` leftᵀ right, for left [groups, n, a] and right [groups, n, b]; several parts for one group only."""
-    even = left.shape[1] // parts * parts if parts > 1 else 0
-    if even:
-        first, second = (side[0, :even].unflatten(0, (parts, -1)) for side in (left, right))
-        total[0].add_(torch.bmm(first.mT, second).sum(0), alpha=times)
-    if even < left.shape[1]:
-        total.baddbmm_(left[:, even:].mT, right[:, even:], alpha=times)
+        block.baddbmm_(rows[:, :, start : start + width].mT, rows[:, :, start:], alpha=times)
 
 
 def mirrored(gram: Tensor) -> Tensor:
