@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from collections import UserDict
 from types import SimpleNamespace
 from typing import Any
@@ -267,6 +268,20 @@ def test_the_digest_does_not_depend_on_order_or_batching(size: int) -> None:
 
 def digest(inputs: Any, labels: Tensor) -> tuple[str, ...]:
     return Samples([(inputs, labels)]).digests("key")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+def test_the_digest_is_that_of_shapes_types_and_bytes(dtype: torch.dtype) -> None:
+    """Gram files hold digests: what was forgotten must be known again for ever."""
+    x, mask, labels = torch.arange(12).view(2, 3, 2).to(dtype), torch.zeros(2, 0), torch.tensor([3, 1])
+    expected = []
+    for i in range(2):
+        sample = hashlib.blake2b(key=b"key", digest_size=16)
+        for value in (x[i], mask[i], labels[i]):
+            sample.update(f"{tuple(value.shape)}{value.dtype}".encode())
+            sample.update(bytes(value.reshape(-1).view(torch.uint8).tolist()))
+        expected.append(sample.hexdigest())
+    assert digest((x, mask), labels) == tuple(expected)
 
 
 def test_the_digest_depends_on_the_key() -> None:

@@ -7,7 +7,7 @@ from helpers import images, in_batches, small_cnn
 from torch import Tensor
 
 from unweave.errors import DataError
-from unweave.outcomes import LEVELS, ClassProfile, Outcomes, entropy, margin, observe, read
+from unweave.outcomes import LEVELS, ClassProfile, Outcomes, entropy, margin, membership_auc, observe, read
 
 LOGITS = 3 * torch.randn(40, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 TRUTH = torch.arange(40) % 4
@@ -146,3 +146,25 @@ def test_a_class_that_was_not_held_out_is_refused_by_name(ask: str) -> None:
     more = () if ask == "expected_error" else (torch.tensor([0.5, 0.5, 0.5]),)
     with pytest.raises(DataError, match=r"No held-out sample of class 1, 3.*val="):
         getattr(profile, ask)(torch.tensor([0, 3, 1]), *more)
+
+
+# ---------------------------------------------------------------------------------------------------------- membership
+
+
+def outcomes_of(labels: list[int], margins: list[float]) -> Outcomes:
+    values = torch.tensor(margins, dtype=torch.float64)
+    return Outcomes(torch.tensor(labels), values < 0, values, values, values, classes=3)
+
+
+def test_the_membership_auc_counts_strangers_of_the_same_class_below() -> None:
+    members = outcomes_of([0, 0, 2, 2, 2], [1.0, 2.0, -1.0, 5.0, 2.0])
+    strangers = outcomes_of([2, 0, 1, 0, 2, 0, 2], [2.0, 2.0, -9.0, 0.5, -3.0, 1.0, 4.0])
+    won = []
+    for c, m in zip(members.labels.tolist(), members.margin.tolist(), strict=True):
+        own = [s for k, s in zip(strangers.labels.tolist(), strangers.margin.tolist(), strict=True) if k == c]
+        won.append(sum((m > s) + 0.5 * (m == s) for s in own) / len(own))
+    assert membership_auc(members, strangers) == pytest.approx(sum(won) / len(won), abs=1e-15)
+
+
+def test_there_is_no_membership_auc_without_a_stranger_of_a_class() -> None:
+    assert membership_auc(outcomes_of([0, 1], [1.0, 2.0]), outcomes_of([0, 2], [1.0, 2.0])) is None

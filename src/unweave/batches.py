@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -295,14 +296,22 @@ class Samples:
         """A digest of each sample under a key: the same for the same inputs and label, wherever they stand."""
         found = []
         for inputs, labels in self._batches:
-            columns = [t.detach().cpu().contiguous() for t in (*tensors_of(inputs), labels)]
-            for row in zip(*columns, strict=True):
+            columns = [_bytes_by_row(t) for t in (*tensors_of(inputs), labels)]
+            for i in range(len(labels)):
                 sample = hashlib.blake2b(key=key.encode()[:64], digest_size=16)
-                for value in row:
-                    sample.update(f"{tuple(value.shape)}{value.dtype}".encode())
-                    sample.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+                for kind, content in columns:
+                    sample.update(kind)
+                    sample.update(content[i])
                 found.append(sample.hexdigest())
         return tuple(found)
+
+
+def _bytes_by_row(values: Tensor) -> tuple[bytes, np.ndarray]:
+    """What each row of a tensor [N, …] is (shape and type), and the bytes of all of them, uint8 [N, bytes]."""
+    rows = values.detach().cpu().contiguous()
+    kind = f"{tuple(rows.shape[1:])}{rows.dtype}".encode()
+    flat = rows[:, None] if rows.dim() == 1 else rows.flatten(1)
+    return kind, flat.view(torch.uint8).numpy()
 
 
 def _join(parts: list[Inputs]) -> Inputs:

@@ -151,17 +151,19 @@ def stream(
     manner: Manner,
     progress: Progress | None = None,
     kept: Kept | None = None,
+    made_from: str | None = None,
 ) -> tuple[LayerGrams, Outcomes]:
     """One pass over a loader, by this rank alone: the Grams without profiles, on the model's device, and the outcomes.
 
-    With ``kept``, the Grams are its total, on the CPU, and the outcomes those since it was resumed.
+    With ``kept``, the Grams are its total, on the CPU, and the outcomes those since it was resumed. ``made_from`` is
+    the model's fingerprint where it is known already: to fetch and hash all weights takes a while.
     """
     if manner.stride not in ("layer", "one"):
         raise ConfigError(f"Invalid stride: {manner.stride!r}. Supported: 'layer', 'one'.")
     found = find_layers(net, layers)
     check_model(net)
     _check_memory(found)
-    empty = _nothing_of(net, found, manner)
+    empty = _nothing_of(net, found, manner, made_from)
     if kept is not None:
         kept.require_same_origin(empty)
     sums = {name: GramSum(layer) for name, layer in found.items()}
@@ -226,9 +228,9 @@ def _require_same_outputs(net: nn.Module, inputs: Inputs, whole: Tensor, count: 
         )
 
 
-def _nothing_of(net: nn.Module, found: dict[str, Layer], manner: Manner) -> LayerGrams:
+def _nothing_of(net: nn.Module, found: dict[str, Layer], manner: Manner, made_from: str | None = None) -> LayerGrams:
     """The record of what Grams of a model would be made from, without sums."""
-    made_from = fingerprint(net)
+    made_from = made_from or fingerprint(net)
     infos = {name: GramSum(layer).info() for name, layer in found.items()}
     origin = Origin(made_from, _dtype_of(net), 0, **asdict(manner), key=made_from)
     return LayerGrams(dict.fromkeys(infos, torch.empty(0, 0, 0)), infos, origin)

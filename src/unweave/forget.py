@@ -159,7 +159,8 @@ def _given(original: nn.Module, samples: Samples, grams: LayerGrams, size: int) 
     batches = list(samples.batches(size))
     with together("the pass over the forget set"):
         own = [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]]
-        part, seen = stream(original, own, "forget", grams.names, grams.origin.manner)
+        known = grams.origin.model  # the request was refused if it is another's
+        part, seen = stream(original, own, "forget", grams.names, grams.origin.manner, made_from=known)
     everybodys = Outcomes.concat(theirs for theirs in exchange("the outcomes of the forget set", seen) if len(theirs))
     return pooled(part), in_order(everybodys, [positions for _, _, positions in batches])
 
