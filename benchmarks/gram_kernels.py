@@ -23,10 +23,10 @@ from benchmarks.memory import peak_bytes
 from benchmarks.options import Document, Options, document
 from benchmarks.power import power_law
 from unweave import routes
-from unweave.fit import GramSum
 from unweave.layers import find_layers
 from unweave.patches import Patches
 from unweave.structured import PatchSums
+from unweave.sums import GramSum
 
 # samples, channels, side, kernel, stride, dilation, groups
 SMALL = [

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from unweave.grams import LayerGrams, LayerInfo, Origin
 from unweave.layers import find_layers
 from unweave.rest import at_rest
+from unweave.sums import GramSum
+from unweave.taps import Sink, tapped
 
 # unweave.fit is the function; the module of that name is only to be had like this.
 fit_module = importlib.import_module("unweave.fit")
@@ -38,9 +40,9 @@ def gram_of_rows(rows: Tensor) -> Tensor:
 def sums_of(module: nn.Module, *calls: Any, layers: Any = None) -> dict[str, Any]:
     """The GramSums of a bare module after some calls, each a tuple of arguments or a dict of keyword arguments."""
     found = find_layers(module, layers)
-    sums = {name: fit_module.GramSum(layer) for name, layer in found.items()}
-    sinks = {owner: fit_module.Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
-    with at_rest(module), fit_module.tapped(module, sinks):
+    sums = {name: GramSum(layer) for name, layer in found.items()}
+    sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
+    with at_rest(module), tapped(module, sinks):
         for call in calls:
             module(**call) if isinstance(call, dict) else module(*call)
     return sums

@@ -27,6 +27,8 @@ import unweave
 from unweave.batches import Doubts
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError
 from unweave.outcomes import LEVELS
+from unweave.steady import require_same_outputs
+from unweave.sums import GramSum
 
 EXACT = 1e-10
 
@@ -232,7 +234,7 @@ def test_the_rows_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     expected = unweave.fit(net, in_batches(*data, 30))
     sizes: list[int] = []
 
-    class Recording(fit_module.GramSum):
+    class Recording(GramSum):
         def add(self, rows: Any, times: int = 1) -> None:
             rows = [rows] if isinstance(rows, Tensor) else rows
             super().add((self._noted(chunk) for chunk in rows), times)
@@ -258,7 +260,7 @@ def test_the_float64_copies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyP
         copies.append(result.numel() if result.dtype == torch.float64 and result.dim() == 3 else 0)
         return result
 
-    monkeypatch.setattr(fit_module, "ROW_ELEMENTS", {"cpu": 60})
+    monkeypatch.setattr("unweave.sums.ROW_ELEMENTS", {"cpu": 60})
     monkeypatch.setattr(Tensor, "to", noting)
     unweave.fit(net, [(x, torch.arange(50) % 3)])
     assert max(copies) == 60
@@ -471,8 +473,8 @@ def test_tf32_is_refused_where_a_sample_depends_on_its_batch() -> None:
 
     net, x = Wavering(), torch.randn(8, 3)
     with pytest.raises(ConfigError, match=r"the outputs of 3 samples differ by \de-\d\d when"):
-        fit_module._require_same_outputs(net, x, net(x), 3)
-    fit_module._require_same_outputs(net, x, net(x), 4)
+        require_same_outputs(net, x, net(x), 3)
+    require_same_outputs(net, x, net(x), 4)
 
 
 def test_grams_of_tf32_and_float32_do_not_mix() -> None:

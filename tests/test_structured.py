@@ -10,7 +10,7 @@ from unittest import mock
 import oracles
 import pytest
 import torch
-from helpers import fit_module, gap, gram_of_rows, images, in_batches, layer_grams, small_cnn, sums_of
+from helpers import gap, gram_of_rows, images, in_batches, layer_grams, small_cnn, sums_of
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from test_layers import CONVS, convolutions, normal
@@ -30,7 +30,7 @@ ROOT = Path(__file__).parent.parent
 
 def forced(structured: bool) -> Any:
     """Take one way whatever the rule says."""
-    return mock.patch.object(fit_module, "is_structured", return_value=structured)
+    return mock.patch("unweave.sums.is_structured", return_value=structured)
 
 
 @st.composite
@@ -92,7 +92,7 @@ def test_two_geometries_of_one_weight_and_both_ways_add_up() -> None:
     net[1].weight = net[0].weight
     net.forward = lambda x: (net[0](x), net[1](x))  # type: ignore[method-assign]
     small, large = normal(2, 3, 6, 6), normal(2, 3, 9, 9)
-    with mock.patch.object(fit_module, "is_structured", lambda patches: patches.maps.shape[-1] == 9):
+    with mock.patch("unweave.sums.is_structured", lambda patches: patches.maps.shape[-1] == 9):
         found = layer_grams(net, (small,), (large,))["0"]
     rows = torch.cat([oracles.conv_rows(conv, x) for conv in net for x in (small, large)], 1)
     assert gap(found, rows.mT @ rows) < EXACT

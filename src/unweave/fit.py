@@ -7,7 +7,6 @@ along; else the sums would depend on the batching, and subtracting a few batches
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Sequence, Sized
 from contextlib import ExitStack
@@ -15,35 +14,26 @@ from dataclasses import asdict, replace
 from os import PathLike
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, map_tensors, run, tensors_of
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
 from unweave.borrowed import owners_only
 from unweave.distributed import agree, ranks, together
-from unweave.errors import ConfigError, DataError, LayerError, ModelError
+from unweave.errors import ConfigError, DataError, LayerError
 from unweave.fsdp import in_step, is_spread, reshard
-from unweave.grams import CONVOLUTIONS, LayerGrams, LayerInfo, Manner, Origin
+from unweave.grams import CONVOLUTIONS, LayerGrams, Manner, Origin
 from unweave.layers import Layer, find_layers
 from unweave.outcomes import ClassProfile, Outcomes, read_batch
-from unweave.patches import Axis, Patches
 from unweave.pool import apart, facts_about, observe_shares, opened, pooled
-from unweave.products import add_gram, mirrored
 from unweave.rest import at_rest, check_model, fingerprint, unwrap
 from unweave.resume import Kept
-from unweave.routes import is_structured
-from unweave.rows import Rows
 from unweave.shard import Opened, require_order
-from unweave.structured import PatchSums
-from unweave.taps import Sink, check_shape, chunks_for, constant_owners, tapped
+from unweave.steady import require_steady
+from unweave.sums import GramSum
+from unweave.taps import Sink, constant_owners, tapped
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
-
-ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""How many numbers of rows are summed at once, by device: 32 MiB and 256 MiB in float64. A GPU needs large products."""
-
-STEADY_SAMPLES = 64
-"""How few samples must still be rounded as they are in a full batch."""
 
 DOUBTFUL_BATCHES = 64
 """How many batches on a GPU may pass before their values are known to be sound."""
@@ -181,7 +171,7 @@ def stream(
                 with owners_only(net, found):
                     constant = constant_owners(net, found, inputs)
                 if manner.convolutions == "tf32" and what == "training":
-                    _require_steady(net, inputs)
+                    require_steady(net, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=manner.stride == "one"))
             for owner in constant:
                 sinks[owner].times = len(labels)
@@ -201,31 +191,6 @@ def stream(
         doubts.settle()
     grams, joined = _closed(sums, empty.origin, unsaved), Outcomes.concat(outcomes)
     return (grams if kept is None else kept.finished(grams)), joined
-
-
-def _require_steady(net: nn.Module, inputs: Inputs) -> None:
-    """Refuse TF32 where a sample's outputs depend on its batch: what a request subtracts would not be what was added.
-
-    Kernels are chosen by the shape of a batch, and another kernel rounds otherwise. (A batch of a few samples may well
-    be rounded otherwise; those few weigh too little to matter.)
-    """
-    samples = next(tensors_of(inputs))
-    if samples.device.type != "cuda":
-        raise ConfigError("tf32=True is for a model on a GPU; this one is on the CPU. Leave tf32 out.")
-    whole = run(net, inputs)
-    for count in (max(1, len(samples) // 2), min(len(samples), STEADY_SAMPLES)):  # as many on every rank
-        _require_same_outputs(net, inputs, whole, count)
-
-
-def _require_same_outputs(net: nn.Module, inputs: Inputs, whole: Tensor, count: int) -> None:
-    """Refuse a model whose outputs on the last samples of a batch are others when these are run alone."""
-    part = run(net, map_tensors(inputs, lambda t: t[-count:]))
-    if not torch.equal(part, whole[-count:]):
-        off = ((part - whole[-count:]).abs().max() / whole.abs().max()).item()
-        raise ConfigError(
-            f"tf32=True: on this GPU the outputs of {count} samples differ by {off:.0e} when they are run without the "
-            f"other {len(whole) - count} of their batch, so subtracting would not be exact. Leave tf32 out."
-        )
 
 
 def _nothing_of(net: nn.Module, found: dict[str, Layer], manner: Manner, made_from: str | None = None) -> LayerGrams:
@@ -256,70 +221,6 @@ def _length(loader: Loader) -> int | None:
         return len(loader) if isinstance(loader, Sized) else None
     except TypeError:
         return None
-
-
-class GramSum:
-    """Adds up one layer's Gram [groups, d, d] in float64, where the rows are.
-
-    What comes as rows goes into ``gram``, which is made when the first rows come; what comes as patches into ``gram``
-    or ``patches``, whichever is quicker.
-    """
-
-    def __init__(self, layer: Layer) -> None:
-        self.layer = layer
-        self.rows = 0
-        self.device = layer.parameter.device
-        self.gram: Tensor | None = None
-        self.patches: dict[tuple[Axis, ...], PatchSums] = {}
-
-    def add(self, rows: Rows, times: int = 1) -> None:
-        if isinstance(rows, Patches) and is_structured(rows):
-            self._add_patches(rows, times)
-            return
-        self.gram = self._zeros() if self.gram is None else self.gram
-        elements = ROW_ELEMENTS.get(self.device.type, ROW_ELEMENTS["cpu"])
-        for chunk in chunks_for(self.layer, rows):
-            self.rows += times * self.layer.kind.count(chunk)
-            for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
-                add_gram(self.gram, part.to(self.device), times)
-
-    def _add_patches(self, patches: Patches, times: int) -> None:
-        check_shape(self.layer, [patches.groups, patches.count, patches.d])
-        self.rows += times * patches.count
-        if patches.axes not in self.patches:
-            channels = patches.maps.shape[2]
-            self.patches[patches.axes] = PatchSums(patches.axes, patches.groups, channels, self.device)
-        self.patches[patches.axes].add(patches, times)
-
-    def _zeros(self) -> Tensor:
-        layer = self.layer
-        return torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
-
-    def result(self) -> Tensor:
-        """The Gram, symmetric to the last bit.
-
-        Raises:
-            ModelError: it is not finite.
-        """
-        parts = [sums.gram() for sums in self.patches.values()]
-        parts = parts if self.gram is None else [self.gram, *parts]
-        gram = functools.reduce(torch.add, parts, self._zeros() if not parts else parts.pop(0))
-        if not bool(torch.isfinite(gram).all()):
-            raise ModelError(
-                f"Layer {self.layer.name!r} was given NaN or infinite values, though inputs and logits are finite. "
-                "Correct the model, or leave the layer out with layers=."
-            )
-        return mirrored(gram)
-
-    def close(self) -> Tensor:
-        """The Gram, and begin anew."""
-        gram = self.result()
-        self.rows, self.gram, self.patches = 0, None, {}
-        return gram
-
-    def info(self) -> LayerInfo:
-        layer = self.layer
-        return LayerInfo(layer.kind.name, layer.kind.layout, layer.groups, layer.d, layer.weight_shape, self.rows)
 
 
 def _check_fired(sums: dict[str, GramSum], layers: dict[str, Layer]) -> None:

@@ -1,0 +1,85 @@
+"""GramSum: one layer's Gram as it grows, from rows or from patches, whichever its module shows."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+from unweave.errors import ModelError
+from unweave.grams import LayerInfo
+from unweave.layers import Layer
+from unweave.patches import Axis, Patches
+from unweave.products import add_gram, mirrored
+from unweave.routes import is_structured
+from unweave.rows import Rows
+from unweave.structured import PatchSums
+from unweave.taps import check_shape, chunks_for
+
+ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""How many numbers of rows are summed at once, by device: 32 MiB and 256 MiB in float64. A GPU needs large products."""
+
+
+class GramSum:
+    """Adds up one layer's Gram [groups, d, d] in float64, where the rows are.
+
+    What comes as rows goes into ``gram``, which is made when the first rows come; what comes as patches into ``gram``
+    or ``patches``, whichever is quicker.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+        self.rows = 0
+        self.device = layer.parameter.device
+        self.gram: Tensor | None = None
+        self.patches: dict[tuple[Axis, ...], PatchSums] = {}
+
+    def add(self, rows: Rows, times: int = 1) -> None:
+        if isinstance(rows, Patches) and is_structured(rows):
+            self._add_patches(rows, times)
+            return
+        self.gram = self._zeros() if self.gram is None else self.gram
+        elements = ROW_ELEMENTS.get(self.device.type, ROW_ELEMENTS["cpu"])
+        for chunk in chunks_for(self.layer, rows):
+            self.rows += times * self.layer.kind.count(chunk)
+            for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
+                add_gram(self.gram, part.to(self.device), times)
+
+    def _add_patches(self, patches: Patches, times: int) -> None:
+        check_shape(self.layer, [patches.groups, patches.count, patches.d])
+        self.rows += times * patches.count
+        if patches.axes not in self.patches:
+            channels = patches.maps.shape[2]
+            self.patches[patches.axes] = PatchSums(patches.axes, patches.groups, channels, self.device)
+        self.patches[patches.axes].add(patches, times)
+
+    def _zeros(self) -> Tensor:
+        layer = self.layer
+        return torch.zeros(layer.groups, layer.d, layer.d, dtype=torch.float64, device=self.device)
+
+    def result(self) -> Tensor:
+        """The Gram, symmetric to the last bit.
+
+        Raises:
+            ModelError: it is not finite.
+        """
+        parts = [sums.gram() for sums in self.patches.values()]
+        parts = parts if self.gram is None else [self.gram, *parts]
+        gram = functools.reduce(torch.add, parts, self._zeros() if not parts else parts.pop(0))
+        if not bool(torch.isfinite(gram).all()):
+            raise ModelError(
+                f"Layer {self.layer.name!r} was given NaN or infinite values, though inputs and logits are finite. "
+                "Correct the model, or leave the layer out with layers=."
+            )
+        return mirrored(gram)
+
+    def close(self) -> Tensor:
+        """The Gram, and begin anew."""
+        gram = self.result()
+        self.rows, self.gram, self.patches = 0, None, {}
+        return gram
+
+    def info(self) -> LayerInfo:
+        layer = self.layer
+        return LayerInfo(layer.kind.name, layer.kind.layout, layer.groups, layer.d, layer.weight_shape, self.rows)
