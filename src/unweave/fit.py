@@ -100,7 +100,8 @@ def fit(
     reshard(net)
     if kept is not None:
         kept.remove()
-    return LayerGrams({name: grams.grouped(name).cpu() for name in grams}, grams.layers, grams.origin, held_out)
+    here = grams.to("cpu")
+    return LayerGrams({name: here.grouped(name) for name in here}, here.layers, here.origin, held_out)
 
 
 def observe_val(net: nn.Module, val: Loader) -> Outcomes:

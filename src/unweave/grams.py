@@ -16,6 +16,7 @@ from torch import Tensor
 from unweave.errors import MismatchError
 from unweave.layers import as_matrix, from_matrix
 from unweave.outcomes import ClassProfile
+from unweave.transfer import moved
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}
 """How far below zero an eigenvalue may fall, as a share of the trace before the subtraction, by the coarsest of the
@@ -146,7 +147,7 @@ class LayerGrams(Mapping[str, Tensor]):
     def to(self, device: torch.device | str) -> LayerGrams:
         """The same Grams on a device; on a GPU a request need not fetch them there first."""
         return LayerGrams(
-            {name: gram.to(device) for name, gram in self._grams.items()}, self.layers, self.origin, self.held_out
+            {name: moved(gram, device) for name, gram in self._grams.items()}, self.layers, self.origin, self.held_out
         )
 
     def grouped(self, name: str) -> Tensor:
