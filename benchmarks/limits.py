@@ -2,7 +2,7 @@
 
 Operations and bytes are counted on the meta device, layer by layer, as fit() itself would see them
 (``benchmarks.scale_model``); rates are those of one large product and one large copy on the machine
-(``python -m benchmarks.scale_model --measure``). Three floors, none of which any way of doing the same can pass:
+(``python -m benchmarks.scale_check``). Three floors, none of which any way of doing the same can pass:
 
     forward      FLOP of a forward pass in full float32 / rate of float32 products
     Grams        FLOP of the products that are left / rate of float64 products + bytes written and read / rate of memory

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import scale_model, scale_nets
+from benchmarks import scale_check, scale_model, scale_nets
 
 
 @pytest.mark.parametrize(
@@ -32,3 +32,13 @@ def test_a_plan_divides_the_pass_and_nothing_else() -> None:
     assert one.grams / many.grams == pytest.approx(256, rel=1e-3)
     assert one.reduction == one.sent == 0 < many.reduction
     assert one.eigh > many.eigh == pytest.approx(scale_model.EIGH[4608])
+
+
+def test_the_check_times_the_pass_and_the_fetching_apart() -> None:
+    def build() -> torch.nn.Module:
+        return torch.nn.Sequential(
+            torch.nn.Flatten(), torch.nn.Linear(300, 200), torch.nn.ReLU(), torch.nn.Linear(200, 64)
+        )
+
+    found = scale_check.fit_seconds(build, torch.randn(64, 3, 10, 10), 2)
+    assert set(found) == {"fit s", "forward s", "two batches s", "fetching s"}
