@@ -176,7 +176,7 @@ def test_running_on_beyond_chance_does_not_run_away(points: Problem) -> None:
     assert len(result.history) == 81
     for layer in (0, 2, 4):
         before = points.model[layer].weight
-        assert (result.model[layer].weight - before).norm() < 2 * before.norm()
+        assert (result.model[layer].weight - before).norm() < 3 * before.norm()
 
 
 # -------------------------------------------------------------------------------------- when the validation is watched
@@ -571,7 +571,7 @@ def test_a_cleaned_model_is_an_ordinary_one(poisoned: tuple[Problem, Tensor]) ->
 def test_the_trust_region_moves_the_last_layer_inside_its_core(poisoned: tuple[Problem, Tensor]) -> None:
     problem, _ = poisoned
     for trust, moves in ((400, True), (0, False)):
-        result = problem.run(task="poison", trust=trust)
+        result = problem.run(task="poison", trust=trust, protect="hard")
         given = unweave.fit(problem.model, problem.forgotten)
         space = unweave.CoreSpace.from_grams(problem.grams - given, gamma=0.9)
         way = (result.model[4].weight - problem.model[4].weight).detach().double()

@@ -14,7 +14,7 @@ import pytest
 import unweave
 
 ORDER = [
-    {"errors"},
+    {"errors", "transfer", "protection"},
     {"files"},
     {"fused_kernel"},
     {"fused"},
@@ -29,7 +29,7 @@ ORDER = [
     {"outcomes"},
     {"grams"},
     {"pool", "store"},
-    {"resume"},
+    {"resume", "steady", "sums"},
     {"fit", "space"},
     {"losses", "config", "presets", "trust"},
     {"stopping"},

@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any
 
 from unweave.errors import ConfigError
+from unweave.protection import PROTECTIONS
 from unweave.space import ENERGIES, NEGATIVE, RANK_RULES, Gamma
 
 TASKS = ("samples", "classes", "poison")
@@ -27,6 +28,9 @@ class ForgetConfig:
     """"match" (default for samples) or "paper" (default for classes and poison, and for another ``stop``)."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
+    protect: str = "soft"
+    """"soft": a direction loses the more of a step the more the retained data uses it; "hard": all of it or nothing, as
+    in the paper. See :mod:`unweave.protection`."""
     lam: float | None = None
     """Weight of the entropy: > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
@@ -72,6 +76,11 @@ class ForgetConfig:
         self._check_gamma()
         if self.lr is None and self.lr_end is not None:
             raise ConfigError("lr_end without lr: give both, or neither to let the step choose itself.")
+        if self.protect == "soft" and self.rank_rule != "paper":
+            raise ConfigError(
+                f"rank_rule={self.rank_rule!r} counts protected directions, and protect='soft' counts none. Use "
+                "protect='hard', or leave rank_rule out."
+            )
         if self.task != "samples" and self.objective == "match":
             raise ConfigError(
                 f"objective='match' aims at held-out samples of the same class, which task={self.task!r} must not "
@@ -86,6 +95,7 @@ class ForgetConfig:
         choices = {
             "task": TASKS,
             "watch": WATCHES,
+            "protect": PROTECTIONS,
             "energy": tuple(ENERGIES),
             "rank_rule": RANK_RULES,
             "negative": NEGATIVE,

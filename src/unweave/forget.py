@@ -176,6 +176,7 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     return CoreSpace.from_grams(
         retained,
         _gamma_for(config, all_names, retained.names),
+        protect=config.protect,
         energy=config.energy,
         rank_rule=config.rank_rule,
         negative=config.negative,

@@ -280,9 +280,7 @@ class Request(Walk):
 
     def _nowhere_to_go(self) -> str:
         full = all(
-            bool((layer.rank >= layer.info.d).all())
-            for name, layer in self.descent.space.layers.items()
-            if name not in self.descent.space.frozen
+            layer.full for name, layer in self.descent.space.layers.items() if name not in self.descent.space.frozen
         )
         why = "the retained data uses every direction of these layers" if full else "no step brought it nearer"
         return f"Nothing was changed: {why}. Lower gamma, or let more layers move."

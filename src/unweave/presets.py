@@ -9,6 +9,7 @@ from unweave.config import ForgetConfig
 _SHARED = ForgetConfig(
     task="samples",
     objective="paper",
+    protect="hard",
     lam=0.2,
     eps=0.05,
     epochs=100,

@@ -5,13 +5,18 @@ number with Σ_{i≤k} σ_i ≥ γ Σ σ_i. A gradient, seen as a matrix [m, d],
 
     project(g) = g − (g M) Mᵀ = (g N) Nᵀ        N: the other d − k columns of U
 
-Both forms are the same; the one with fewer columns does the work.
+Both forms are the same; the one with fewer columns does the work. That is the paper's projection. With
+``protect="soft"`` a direction loses the more of a step the more the retained data uses it::
+
+    project(g) = g U diag(w) Uᵀ                 w between 0 and 1, see :mod:`unweave.protection`
+
+There the core space is what loses more than half.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
 
@@ -21,6 +26,7 @@ from torch import Tensor
 from unweave.distributed import broadcast, divided, rank, ranks, together
 from unweave.errors import ConfigError, LayerChoiceError, LayerError
 from unweave.grams import LayerGrams, LayerInfo
+from unweave.protection import PROTECTIONS, hard, soft
 
 ENERGIES = {"sigma": 1, "sigma2": 2}
 RANK_RULES = ("paper", "le", "lt")
@@ -35,6 +41,7 @@ class LayerSpace:
 
     vectors: [groups, d, d], columns in descending order of σ, and sigma: [groups, d], where they were computed;
     rank: k per group, [groups], on the CPU;
+    left: w, [groups, d], on the CPU, how much of a step each direction keeps;
     clipped: the negative part of the spectrum as a share of the whole (0 for an exact subtraction).
     """
 
@@ -42,7 +49,22 @@ class LayerSpace:
     vectors: Tensor
     sigma: Tensor
     rank: Tensor
+    left: Tensor
     clipped: float
+
+    @property
+    def full(self) -> bool:
+        """Whether no direction is left to move in."""
+        return not bool(self.left.any())
+
+    def projector(self, dtype: torch.dtype, device: torch.device) -> Callable[[Tensor], Tensor]:
+        """From gradients [groups, m, d] to what is left of them, in their dtype and on their device."""
+        if not bool(((self.left == 0) | (self.left == 1)).all()):
+            whole = ((self.vectors * self.left.to(self.vectors.device)[:, None, :]) @ self.vectors.mT).to(device, dtype)
+            return lambda matrix: matrix @ whole
+        few = 2 * int(self.rank.max()) <= self.info.d
+        factor = (self.core if few else self.rest).to(device, dtype)
+        return lambda matrix: matrix - (matrix @ factor) @ factor.mT if few else (matrix @ factor) @ factor.mT
 
     @property
     def core(self) -> Tensor:
@@ -67,7 +89,7 @@ class CoreSpace:
     def __init__(self, layers: Mapping[str, LayerSpace], frozen: frozenset[str] = frozenset()) -> None:
         self.layers = dict(layers)
         self.frozen = frozen
-        self._factors: dict[tuple[str, torch.dtype, torch.device], tuple[Tensor, bool]] = {}
+        self._projectors: dict[tuple[str, torch.dtype, torch.device], Callable[[Tensor], Tensor]] = {}
 
     @classmethod
     def from_grams(
@@ -75,6 +97,7 @@ class CoreSpace:
         grams: LayerGrams,
         gamma: Gamma = 0.9,
         *,
+        protect: str = "hard",
         energy: str = "sigma",
         rank_rule: str = "paper",
         negative: str = "clip",
@@ -87,8 +110,9 @@ class CoreSpace:
             grams: what the retained data has left of the sums.
             gamma: the share of energy to keep, in (0, 1]: one number, or one per layer name with ``"default"`` for the
                 rest. 1 keeps every direction the data has, so that only the exact null space is left to move in.
+            protect: "hard" (the paper) or "soft", see :mod:`unweave.protection`.
             energy: what is shared out: "sigma" (the paper) or "sigma2" (the explained variance of GPM).
-            rank_rule: "paper" (smallest k that reaches γ), or what the authors' scripts count: "le", "lt".
+            rank_rule: "paper" (smallest k that reaches γ), or what the authors' scripts count: "le", "lt"; for "hard".
             negative: what becomes of negative eigenvalues: "clip" to zero, or "abs" as an SVD has it.
             freeze_at_one: freeze a layer with γ = 1 altogether, as the authors' code does.
             device: where to decompose; the device of the Grams by default.
@@ -99,6 +123,7 @@ class CoreSpace:
             RankError: another rank failed or is gone.
         """
         for name, value, known in (
+            ("protect", protect, PROTECTIONS),
             ("energy", energy, tuple(ENERGIES)),
             ("rank_rule", rank_rule, RANK_RULES),
             ("negative", negative, NEGATIVE),
@@ -107,7 +132,7 @@ class CoreSpace:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
         gammas = resolve_gamma(gamma, grams.names)
         noise = torch.finfo(getattr(torch, grams.origin.stored)).eps
-        rule = _Rule(ENERGIES[energy], rank_rule, negative, noise)
+        rule = _Rule(protect, ENERGIES[energy], rank_rule, negative, noise)
         owner = divided({name: info.groups * info.d**3 for name, info in grams.layers.items()})
         spaces = {}
         with together("the eigendecompositions"):
@@ -146,19 +171,10 @@ class CoreSpace:
             return torch.zeros_like(grad)
         # Half precision would leave a hundredth of the core part behind.
         exact = grad.float() if grad.dtype in (torch.bfloat16, torch.half) else grad
-        matrix = layer.info.as_matrix(exact)
-        factor, is_core = self._factor(name, exact.dtype, grad.device)
-        part = (matrix @ factor) @ factor.mT
-        return layer.info.from_matrix(matrix - part if is_core else part).to(grad.dtype)
-
-    def _factor(self, name: str, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, bool]:
-        """M or N, whichever has fewer columns, in the gradient's dtype; and whether it is M."""
-        key = (name, dtype, device)
-        if key not in self._factors:
-            layer = self.layers[name]
-            is_core = 2 * int(layer.rank.max()) <= layer.info.d
-            self._factors[key] = ((layer.core if is_core else layer.rest).to(device, dtype), is_core)
-        return self._factors[key]
+        key = (name, exact.dtype, grad.device)
+        if key not in self._projectors:
+            self._projectors[key] = layer.projector(exact.dtype, grad.device)
+        return layer.info.from_matrix(self._projectors[key](layer.info.as_matrix(exact))).to(grad.dtype)
 
 
 def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
@@ -181,8 +197,10 @@ def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class _Rule:
-    """How a spectrum becomes a rank: σ to a power, what is counted, negative eigenvalues, and the Grams' precision."""
+    """How a spectrum becomes a protection: hard or soft, σ to a power, what is counted, negative eigenvalues, and the
+    Grams' precision."""
 
+    protect: str
     power: int
     counting: str
     negative: str
@@ -197,8 +215,14 @@ def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> Laye
     kept, order = kept.sort(dim=1, descending=True)
     vectors = vectors.gather(2, order[:, None, :].expand_as(vectors))
     sigma = kept.sqrt()
-    rank = _rank(sigma, gamma, rule)
-    return LayerSpace(info, vectors, sigma, rank.cpu(), float(below))
+    present = _present(sigma, rule)
+    if rule.protect == "soft":
+        left = soft(sigma, gamma, rule.power, present)
+        rank = (left < 0.5).sum(1)
+    else:
+        rank = _rank(sigma, gamma, rule, present).cpu()
+        left = hard(rank, info.d)
+    return LayerSpace(info, vectors, sigma, rank, left, float(below))
 
 
 def _received(own: LayerSpace | None, info: LayerInfo, source: int, device: torch.device) -> LayerSpace:
@@ -206,17 +230,25 @@ def _received(own: LayerSpace | None, info: LayerInfo, source: int, device: torc
     if own is None:
         vectors = torch.empty(info.groups, info.d, info.d, dtype=torch.float64, device=device)
         sigma = torch.empty(info.groups, info.d, dtype=torch.float64, device=device)
-        own = LayerSpace(info, vectors, sigma, torch.empty(info.groups, dtype=torch.long), 0.0)
+        left = torch.empty(info.groups, info.d, dtype=torch.float64)
+        own = LayerSpace(info, vectors, sigma, torch.empty(info.groups, dtype=torch.long), left, 0.0)
     clipped = broadcast(torch.tensor([own.clipped], dtype=torch.float64), source)
-    vectors, sigma, k = (broadcast(value, source) for value in (own.vectors, own.sigma, own.rank))
-    return LayerSpace(info, vectors, sigma, k, clipped.item())
+    values = own.vectors, own.sigma, own.rank, own.left
+    vectors, sigma, k, left = (broadcast(value, source) for value in values)
+    return LayerSpace(info, vectors, sigma, k, left, clipped.item())
 
 
-def _rank(sigma: Tensor, gamma: float, rule: _Rule) -> Tensor:
+def _present(sigma: Tensor, rule: _Rule) -> Tensor:
+    """How many directions the data has, [groups].
+
+    Eigenvalues are exact to about d·eps·λ_max; what is below that is no direction of the data.
+    """
+    return (sigma > math.sqrt(sigma.shape[1] * rule.noise) * sigma[:, :1]).sum(1)
+
+
+def _rank(sigma: Tensor, gamma: float, rule: _Rule, present: Tensor) -> Tensor:
     """k per group from σ [groups, d] in descending order."""
     d = sigma.shape[1]
-    # Eigenvalues are exact to about d·eps·λ_max; what is below that is no direction the data has.
-    present = (sigma > math.sqrt(d * rule.noise) * sigma[:, :1]).sum(1)
     if gamma == 1:
         return present
     share = (sigma**rule.power).cumsum(1)

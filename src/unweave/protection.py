@@ -1,0 +1,69 @@
+"""How much of a step a direction keeps: nothing or all of it (the paper), or the less the more retained rows use it.
+
+With the retained rows R, G = RᵀR = U diag(λ) Uᵀ and σ = √λ, a gradient g, seen as a matrix [m, d], becomes::
+
+    g U diag(w) Uᵀ          w [d], between 0 (the direction is protected) and 1 (it is free)
+
+hard
+    w = 0 for the first k directions, 1 for the others: the paper's projection, g − (g M) Mᵀ. All free directions are
+    equally free, though the retained rows use some of them far more than others.
+
+soft
+    A step Δ moves the layer's outputs on the retained rows by R Δᵀ. The step that lowers the loss most for its length
+    and for what the retained rows feel of it is::
+
+        argmin over Δ of  ⟨g, Δ⟩ + ½ ‖Δ‖² + 1/(2μ) ‖R Δᵀ‖²   =   −g (I + G/μ)⁻¹       so  w = μ / (λ + μ)
+
+    1 − w = λ / (λ + μ) is the protected share of a direction, and γ is what it is for hard: the protected share of the
+    energy, Σ (1 − w) σ = γ Σ σ, which has exactly one solution μ. For γ = 1 it is μ = 0: the exact null space is free
+    and nothing else, as for hard.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+PROTECTIONS = ("soft", "hard")
+
+HALVINGS = 64
+"""Of the bracket of log μ, which is some tens wide: to the last digit."""
+
+
+def hard(rank: Tensor, d: int) -> Tensor:
+    """w, float64 [groups, d], for ranks k [groups]: 0 for the first k directions, 1 for the others."""
+    return (torch.arange(d)[None] >= rank.cpu()[:, None]).double()
+
+
+def soft(sigma: Tensor, gamma: float, power: int, present: Tensor) -> Tensor:
+    """w, float64 [groups, d], for σ [groups, d] in descending order.
+
+    Args:
+        sigma: on any device; the answer is on the CPU, where a search is quick.
+        gamma: the protected share of the energy, in (0, 1].
+        power: of σ that is the energy.
+        present: [groups], how many directions the retained rows have at all; the others are free.
+    """
+    if gamma == 1 or sigma.shape[1] == 1:  # a group of one direction, as an embedding's id, is protected or is not
+        return hard(present, sigma.shape[1])
+    rows = [_soft(own, gamma, power, int(k)) for own, k in zip(sigma.cpu().numpy(), present.tolist(), strict=True)]
+    return torch.from_numpy(np.stack(rows))
+
+
+def _soft(sigma: np.ndarray, gamma: float, power: int, present: int) -> np.ndarray:
+    """w of one group.
+
+    The bracket: where μ ≤ λ (1 − γ) / γ, a direction of λ is protected by γ at least, and where μ ≥ that, at most.
+    """
+    left = np.ones_like(sigma)
+    if present:
+        lam, energy = sigma[:present] ** 2, sigma[:present] ** power
+        low, high = (float(np.log(value) + np.log1p(-gamma) - np.log(gamma)) for value in (lam[-1], lam[0]))
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            protected = float((energy * (lam / (lam + np.exp(middle)))).sum() / energy.sum())
+            low, high = (middle, high) if protected > gamma else (low, middle)
+        mu = np.exp((low + high) / 2)
+        left[:present] = mu / (lam + mu)
+    return left

@@ -1,0 +1,154 @@
+"""What each direction keeps of a step: the identities of unweave.protection, against slow float64 oracles."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from helpers import grams_from
+from problems import Problem
+from torch import Tensor
+
+import unweave
+from unweave.errors import ConfigError
+from unweave.protection import hard, soft
+
+GAMMAS = [0.05, 0.5, 0.9, 0.99, 0.999999]
+
+
+def spectrum(d: int, fall: float, seed: int = 0) -> Tensor:
+    noise = torch.rand(d, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return (torch.arange(1, d + 1) ** -fall * (1 + noise)).sort(descending=True).values[None]
+
+
+def everything(sigma: Tensor) -> Tensor:
+    return torch.tensor([sigma.shape[1]] * len(sigma))
+
+
+def gram_and_gradient(d: int = 12, m: int = 2) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(40, d, dtype=torch.float64, generator=generator) * torch.arange(1, d + 1) ** -1.5
+    return rows.mT @ rows, torch.randn(m, d, dtype=torch.float64, generator=generator)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("fall", [0.0, 1.0, 4.0])
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_the_protected_share_of_the_energy_is_gamma(gamma: float, fall: float, power: int) -> None:
+    sigma = spectrum(50, fall)
+    left = soft(sigma, gamma, power, everything(sigma))
+    assert ((1 - left) * sigma**power).sum() / (sigma**power).sum() == pytest.approx(gamma, rel=1e-12)
+
+
+@pytest.mark.parametrize("gamma", GAMMAS)
+def test_all_directions_share_one_mu(gamma: float) -> None:
+    sigma = spectrum(30, 1.0)
+    left = soft(sigma, gamma, 1, everything(sigma))
+    mu = sigma**2 * left / (1 - left)
+    np.testing.assert_allclose(mu, mu.mean().expand_as(mu), rtol=1e-9)
+    assert bool((left.diff() >= 0).all())  # what is used more keeps less
+
+
+def test_the_scale_of_the_rows_does_not_matter() -> None:
+    sigma = spectrum(30, 1.0)
+    np.testing.assert_allclose(soft(1e6 * sigma, 0.9, 1, everything(sigma)), soft(sigma, 0.9, 1, everything(sigma)))
+
+
+def test_equal_directions_all_keep_the_same() -> None:
+    sigma = torch.ones(1, 8, dtype=torch.float64)
+    np.testing.assert_allclose(soft(sigma, 0.75, 1, everything(sigma)), 0.25)
+
+
+def test_a_group_of_its_own_has_a_mu_of_its_own() -> None:
+    pair = torch.cat([spectrum(20, 1.0), 100 * spectrum(20, 2.0, seed=1)])
+    both = soft(pair, 0.8, 1, everything(pair))
+    for i in range(2):
+        np.testing.assert_array_equal(both[i], soft(pair[i : i + 1], 0.8, 1, torch.tensor([20]))[0])
+
+
+def test_directions_that_the_data_does_not_have_are_free() -> None:
+    sigma = torch.cat([spectrum(10, 1.0), 1e-12 * torch.ones(1, 5)], 1)
+    left = soft(sigma, 0.9, 1, torch.tensor([10]))
+    assert bool((left[0, 10:] == 1).all())
+    np.testing.assert_array_equal(left[:, :10], soft(sigma[:, :10], 0.9, 1, torch.tensor([10])))
+    assert bool((soft(torch.zeros(1, 6).double(), 0.9, 1, torch.tensor([0])) == 1).all())
+
+
+def test_gamma_one_and_groups_of_one_direction_are_hard() -> None:
+    sigma = spectrum(10, 1.0)
+    np.testing.assert_array_equal(soft(sigma, 1.0, 1, torch.tensor([7])), hard(torch.tensor([7]), 10))
+    ids = torch.tensor([[2.0], [0.0]]).double()
+    np.testing.assert_array_equal(soft(ids, 0.5, 1, torch.tensor([1, 0])), [[0.0], [1.0]])
+
+
+# ---------------------------------------------------------------------------------------------------- as a projection
+
+
+def projected(gram: Tensor, gradient: Tensor, gamma: float, protect: str) -> tuple[Tensor, Tensor]:
+    """What is left of a gradient, and w."""
+    space = unweave.CoreSpace.from_grams(grams_from({"layer": gram}), gamma, protect=protect)
+    return space.project("layer", gradient), space.layers["layer"].left[0]
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.9, 0.99])
+def test_the_step_is_the_ridge_step(gamma: float) -> None:
+    gram, gradient = gram_and_gradient()
+    found, left = projected(gram, gradient, gamma, "soft")
+    lam = torch.linalg.eigvalsh(gram).flip(0)
+    mu = (lam * left / (1 - left)).mean()
+    oracle = torch.linalg.solve(torch.eye(len(gram)).double() + gram / mu, gradient, left=False)
+    np.testing.assert_allclose(found, oracle, atol=1e-11)
+
+
+def test_no_other_step_is_better_for_its_length_and_what_is_felt_of_it() -> None:
+    gram, gradient = gram_and_gradient()
+    found, left = projected(gram, gradient, 0.9, "soft")
+    lam = torch.linalg.eigvalsh(gram).flip(0)
+    mu = (lam * left / (1 - left)).mean()
+
+    def worth(step: Tensor) -> float:
+        felt = (step @ gram * step).sum()
+        return float((gradient * step).sum() + 0.5 * step.square().sum() + felt / (2 * mu))
+
+    noise = torch.randn(100, *gradient.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert all(worth(-found) < worth(-found + size * step) for step in noise for size in (1e-3, 1.0))
+    assert worth(-found) < worth(-projected(gram, gradient, 0.9, "hard")[0])
+
+
+@pytest.mark.parametrize("protect", ["soft", "hard"])
+def test_at_gamma_one_hard_and_soft_move_in_the_null_space_alone(protect: str) -> None:
+    gram, gradient = gram_and_gradient()
+    few = gram[:, :4] @ gram[:4]  # rank 4
+    found, _ = projected(few, gradient, 1.0, protect)
+    assert float((found @ few).norm()) < 1e-6 * float((gradient @ few).norm())
+    assert float(found.norm()) > 0.1 * float(gradient.norm())
+
+
+@pytest.mark.parametrize("dtype, off", [(torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
+def test_a_soft_projection_comes_in_the_gradients_own_type(dtype: torch.dtype, off: float) -> None:
+    gram, gradient = gram_and_gradient()
+    exact, _ = projected(gram, gradient.to(dtype).double(), 0.9, "soft")
+    found, _ = projected(gram, gradient.to(dtype), 0.9, "soft")
+    assert found.dtype == dtype
+    assert float((found.double() - exact).norm() / exact.norm()) < off
+
+
+# -------------------------------------------------------------------------------------------------------- as a request
+
+
+@pytest.mark.parametrize("problem", ["points", "pictures"])
+def test_retained_samples_feel_less_of_a_soft_request(problem: str, request: pytest.FixtureRequest) -> None:
+    case: Problem = request.getfixturevalue(problem)
+    felt = {}
+    for protect in ("soft", "hard"):
+        result = case.run(protect=protect)
+        assert result.ok
+        felt[protect] = max(result.shift.values())
+    assert felt["soft"] < felt["hard"]
+
+
+def test_counting_directions_is_for_hard() -> None:
+    with pytest.raises(ConfigError, match="protect='hard'"):
+        unweave.ForgetConfig(protect="soft", rank_rule="le")
+    with pytest.raises(ConfigError, match="Invalid protect"):
+        unweave.ForgetConfig(protect="firm")
