@@ -1,6 +1,6 @@
-"""The README's tables, made from what is in results/; a test fails when they differ.
+"""Tables of README.md and docs/method.md, made from what is in results/; a test fails when they differ.
 
-python -m benchmarks.tables        # write them into README.md
+python -m benchmarks.tables        # write them there
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- results/demo.json -->", "<!-- end -->"
 ENSEMBLE_START, ENSEMBLE_END = "<!-- results/ensemble-allcnn.json -->", "<!-- end of the ensemble -->"
+PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end of protection -->"
 METHODS = {
     "original": "original",
     "match": "unlearned, `match`",
@@ -79,6 +80,24 @@ def ensemble_block(root: Path = ROOT) -> str:
     return "\n".join([ENSEMBLE_START, *lines, "", text, ENSEMBLE_END])
 
 
+def protection_block(root: Path = ROOT) -> str:
+    """Soft beside hard, a line for each γ or task."""
+    document = json.loads((root / "results/protection.json").read_text())
+    head = [f"{name}, {protect}" for name in ("felt", "retained", "test") for protect in ("hard", "soft")]
+    lines = [f"| | requests | {' | '.join(head)} |", f"|---|---:|{'---:|' * len(head)}"]
+    for kind, key, title in (("points", "gamma", "points, γ = {}"), ("images", "task", "images, {}, γ = 0.9")):
+        for value in dict.fromkeys(row[key] for row in document[kind]):
+            found = [row for protect in ("hard", "soft") for row in document[kind] if _is(row, protect, key, value)]
+            cells = [f"{row['felt']:.3f}" for row in found]
+            cells += [f"{row[name]:+.2f}" for name in ("retained", "test") for row in found]
+            lines.append(f"| {title.format(value)} | {found[0]['requests']} | {' | '.join(cells)} |")
+    return "\n".join([PROTECTION_START, *lines, PROTECTION_END])
+
+
+def _is(row: dict[str, Any], protect: str, key: str, value: Any) -> bool:
+    return bool(row["protect"] == protect and row[key] == value)
+
+
 def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
@@ -94,13 +113,15 @@ def _auc(root: Path, name: str, attack: str) -> str:
 
 
 def write_blocks() -> None:
-    """Put both tables into the README, between their markers."""
-    readme = ROOT / "README.md"
-    text = readme.read_text()
-    for start, end, block in ((START, END, demo_block()), (ENSEMBLE_START, ENSEMBLE_END, ensemble_block())):
+    """Put every table between its markers."""
+    for page, start, end, block in (
+        ("README.md", START, END, demo_block()),
+        ("README.md", ENSEMBLE_START, ENSEMBLE_END, ensemble_block()),
+        ("docs/method.md", PROTECTION_START, PROTECTION_END, protection_block()),
+    ):
         pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-        text = pattern.sub(lambda match, block=block: block, text)
-    readme.write_text(text)
+        text = (ROOT / page).read_text()
+        (ROOT / page).write_text(pattern.sub(lambda match, block=block: block, text))
 
 
 if __name__ == "__main__":

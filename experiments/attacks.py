@@ -4,7 +4,7 @@
 
 Every method of table 1 under U-LiRA, RMIA, KLoM and the paper's own attack; ``match`` and ``paper`` with more networks
 (MORE), each forgetting from its own original. Then ``match`` and ``paper`` with one thing changed at a time: what is
-the projection worth, the share that is protected, which layers move, the entropy, the stop rule?
+the projection worth, soft or hard, the share that is protected, which layers move, the entropy, the stop rule?
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ MORE = 20
 KNOWN = ("paper", "match")
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match without projection": ("match", {"gamma": 1e-6}),
+    "match hard protection": ("match", {"protect": "hard"}),
     "match gamma=0.8": ("match", {"gamma": 0.8}),
     "match gamma=0.95": ("match", {"gamma": 0.95}),
     "match gamma=0.99": ("match", {"gamma": 0.99}),
@@ -34,6 +35,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match batches of 32": ("match", {"batch_size": 32}),
     "paper without entropy": ("paper", {"lam": 0.0}),
     "paper without projection": ("paper", {"gamma": 1e-6}),
+    "paper hard protection": ("paper", {"protect": "hard"}),
     "paper stop of the paper": ("paper", {"stop": "paper"}),
 }
 """Name of an outcome → method and the settings that are changed."""

@@ -29,6 +29,7 @@ def test_the_readme_shows_the_numbers_in_results() -> None:
 
     assert tables.demo_block() in (ROOT / "README.md").read_text()
     assert tables.ensemble_block() in (ROOT / "README.md").read_text()
+    assert tables.protection_block() in (ROOT / "docs/method.md").read_text()
 
 
 def test_the_measured_demonstration_keeps_its_bounds_on_average() -> None:
