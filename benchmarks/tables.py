@@ -83,14 +83,15 @@ def ensemble_block(root: Path = ROOT) -> str:
 def protection_block(root: Path = ROOT) -> str:
     """Soft beside hard, a line for each γ or task."""
     document = json.loads((root / "results/protection.json").read_text())
-    head = [f"{name}, {protect}" for name in ("felt", "retained", "test") for protect in ("hard", "soft")]
-    lines = [f"| | requests | {' | '.join(head)} |", f"|---|---:|{'---:|' * len(head)}"]
+    head = [f"{name}, {protect}" for name in ("landed", "felt", "retained", "test") for protect in ("hard", "soft")]
+    lines = [f"| | {' | '.join(head)} |", f"|---|{'---:|' * len(head)}"]
     for kind, key, title in (("points", "gamma", "points, γ = {}"), ("images", "task", "images, {}, γ = 0.9")):
         for value in dict.fromkeys(row[key] for row in document[kind]):
             found = [row for protect in ("hard", "soft") for row in document[kind] if _is(row, protect, key, value)]
-            cells = [f"{row['felt']:.3f}" for row in found]
+            cells = [f"{row['ok']} of {row['requests']}" for row in found]
+            cells += [f"{row['felt']:.3f}" for row in found]
             cells += [f"{row[name]:+.2f}" for name in ("retained", "test") for row in found]
-            lines.append(f"| {title.format(value)} | {found[0]['requests']} | {' | '.join(cells)} |")
+            lines.append(f"| {title.format(value)} | {' | '.join(cells)} |")
     return "\n".join([PROTECTION_START, *lines, PROTECTION_END])
 
 

@@ -25,7 +25,7 @@ MORE = 20
 KNOWN = ("paper", "match")
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match without projection": ("match", {"gamma": 1e-6}),
-    "match hard protection": ("match", {"protect": "hard"}),
+    "match soft protection": ("match", {"protect": "soft"}),
     "match gamma=0.8": ("match", {"gamma": 0.8}),
     "match gamma=0.95": ("match", {"gamma": 0.95}),
     "match gamma=0.99": ("match", {"gamma": 0.99}),
@@ -35,7 +35,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match batches of 32": ("match", {"batch_size": 32}),
     "paper without entropy": ("paper", {"lam": 0.0}),
     "paper without projection": ("paper", {"gamma": 1e-6}),
-    "paper hard protection": ("paper", {"protect": "hard"}),
+    "paper soft protection": ("paper", {"protect": "soft"}),
     "paper stop of the paper": ("paper", {"stop": "paper"}),
 }
 """Name of an outcome → method and the settings that are changed."""

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from experiments.jobs import Job
-from experiments.methods import TITLES, forget_by, pgu_config
+from experiments.methods import TITLES, forget_by
 from experiments.readout import read_out
 from experiments.settings import Case
 from experiments.sharded import by_shards
@@ -61,8 +61,6 @@ def retrained_job(work: Work, case: Case, seed: int) -> Job:
 def method_job(work: Work, case: Case, method: str, seed: int) -> Job:
     """The original network made to forget; a baseline takes the settings that tuning chose."""
     scheme = {"tuning": SCHEME} if method in KNOBS else {}
-    if method in TITLES and pgu_config(method, case)[0].protect != "hard":  # outcomes from before it was there are hard
-        scheme = {"protect": pgu_config(method, case)[0].protect}
     return job(case, method, seed, partial(_by_method, work, case, method, seed), **scheme)
 
 

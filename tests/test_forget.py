@@ -176,7 +176,7 @@ def test_running_on_beyond_chance_does_not_run_away(points: Problem) -> None:
     assert len(result.history) == 81
     for layer in (0, 2, 4):
         before = points.model[layer].weight
-        assert (result.model[layer].weight - before).norm() < 3 * before.norm()
+        assert (result.model[layer].weight - before).norm() < 2 * before.norm()
 
 
 # -------------------------------------------------------------------------------------- when the validation is watched
@@ -571,7 +571,7 @@ def test_a_cleaned_model_is_an_ordinary_one(poisoned: tuple[Problem, Tensor]) ->
 def test_the_trust_region_moves_the_last_layer_inside_its_core(poisoned: tuple[Problem, Tensor]) -> None:
     problem, _ = poisoned
     for trust, moves in ((400, True), (0, False)):
-        result = problem.run(task="poison", trust=trust, protect="hard")
+        result = problem.run(task="poison", trust=trust)
         given = unweave.fit(problem.model, problem.forgotten)
         space = unweave.CoreSpace.from_grams(problem.grams - given, gamma=0.9)
         way = (result.model[4].weight - problem.model[4].weight).detach().double()
@@ -824,8 +824,8 @@ def warned(points: Problem, **changes: Any) -> list[str]:
     """The warnings of a request whose outcome is changed by hand."""
     result = points.run()
     space = unweave.CoreSpace.from_grams(points.grams)
-    facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal} | changes
-    return forgetting._warnings(space, **facts)
+    facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal}
+    return forgetting._warnings(space, **({"protect": "hard"} | facts | changes))
 
 
 def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
@@ -833,7 +833,10 @@ def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
 
 
 def test_a_large_shift_is_a_warning_that_names_the_layer(points: Problem) -> None:
-    assert "layer '2' change by 70 %" in warned(points, shift={"0": 0.1, "2": 0.7})[0]
+    for protect in ("hard", "soft"):
+        (text,) = warned(points, shift={"0": 0.1, "2": 0.7}, protect=protect)
+        assert "layer '2' change by 70 %" in text
+        assert ("protect='soft' may do less" in text) == (protect == "hard")
 
 
 def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: Problem) -> None:

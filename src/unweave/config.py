@@ -28,9 +28,9 @@ class ForgetConfig:
     """"match" (default for samples) or "paper" (default for classes and poison, and for another ``stop``)."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
-    protect: str = "soft"
-    """"soft": a direction loses the more of a step the more the retained data uses it; "hard": all of it or nothing, as
-    in the paper. See :mod:`unweave.protection`."""
+    protect: str = "hard"
+    """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
+    uses it, which does far less harm on small, hard problems. See :mod:`unweave.protection`."""
     lam: float | None = None
     """Weight of the entropy: > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None

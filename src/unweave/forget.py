@@ -111,7 +111,7 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
-        warnings=_elsewhere(grams, original) + _warnings(space, shift, loop.history[0], final, goal),
+        warnings=_elsewhere(grams, original) + _warnings(space, shift, loop.history[0], final, goal, config.protect),
     )
 
 
@@ -229,7 +229,9 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     ]
 
 
-def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal) -> list[str]:
+def _warnings(
+    space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal, protect: str
+) -> list[str]:
     """What a person should look at even though, or especially because, the request is done."""
     warnings = []
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
@@ -247,7 +249,8 @@ def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Loo
         )
     name = max(shift, key=lambda name: shift[name], default="")
     if shift.get(name, 0.0) > LARGE_SHIFT:
-        warnings.append(f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors")
+        words = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors"
+        warnings.append(f"{words}; from the original, protect='soft' may do less" if protect == "hard" else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
     for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
         warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")

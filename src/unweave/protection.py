@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-PROTECTIONS = ("soft", "hard")
+PROTECTIONS = ("hard", "soft")
 
 HALVINGS = 64
 """Of the bracket of log μ, which is some tens wide: to the last digit."""

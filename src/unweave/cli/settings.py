@@ -223,7 +223,7 @@ FORGET_CONFIG = (
     _forget("task", kinds.TEXT, '"samples", "classes" or "poison"; --classes and --poisoned set it', '"samples"'),
     _forget("objective", kinds.TEXT, '"match" or "paper"; chosen for the task where not given', '"match"'),
     _forget("gamma", kinds.GAMMA, "share of each layer's energy that must not be touched, in (0, 1]", "0.9"),
-    _forget("protect", kinds.TEXT, 'how: "soft", by how much the retained data uses a direction, or "hard"', '"soft"'),
+    _forget("protect", kinds.TEXT, 'how: "hard", or "soft", by how much the retained data uses a direction', '"hard"'),
     _forget("lam", kinds.NUMBER, "weight of the entropy in the paper's loss", "0.2"),
     _forget("eps", kinds.NUMBER, "bounds the gradient of the paper's loss by 1/eps", "0.05"),
     _forget("lr", kinds.NUMBER, "learning rate; without it, the step chooses itself", "0.05"),
