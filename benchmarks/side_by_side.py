@@ -91,7 +91,7 @@ class Comparison:
         }
 
     def run(self) -> None:
-        """Time every way, the quick ones first."""
+        """Time every way, the other methods last: some of them take minutes."""
         case = self.case
         train = functools.partial(
             train_fast,
@@ -107,8 +107,8 @@ class Comparison:
         self._plain()
         retrained = self._time("retrain", lambda: train(case.retain), slow=True, warm=0)  # training was the warm-up
         self.rows["retrain"] |= self._errors(retrained)
-        self._others()
         self._authors(retrained)
+        self._others()
 
     def _time(self, name: str, work: Callable[[], Any], *, slow: bool = False, warm: int = 1) -> Any:
         repeats = self.options.slow_repeats if slow else self.options.repeats
@@ -197,6 +197,7 @@ class Comparison:
             print(f"  {name}: {row['median']:.3f} s ({row['min']:.3f} to {row['max']:.3f})", flush=True)
         for name, why in found.left_out.items():
             print(f"  {name}: {why}", flush=True)
+        self.keep()
 
 
 def _forward(net: nn.Module, batches: list[tuple[torch.Tensor, torch.Tensor]], convolutions: str) -> None:
