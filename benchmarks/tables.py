@@ -81,22 +81,18 @@ def ensemble_block(root: Path = ROOT) -> str:
 
 
 def protection_block(root: Path = ROOT) -> str:
-    """Soft beside hard, a line for each γ or task."""
+    """A line for each way: no protection, and hard and soft by γ or task."""
     document = json.loads((root / "results/protection.json").read_text())
-    head = [f"{name}, {protect}" for name in ("landed", "felt", "retained", "test") for protect in ("hard", "soft")]
-    lines = [f"| | {' | '.join(head)} |", f"|---|{'---:|' * len(head)}"]
-    for kind, key, title in (("points", "gamma", "points, γ = {}"), ("images", "task", "images, {}, γ = 0.9")):
-        for value in dict.fromkeys(row[key] for row in document[kind]):
-            found = [row for protect in ("hard", "soft") for row in document[kind] if _is(row, protect, key, value)]
-            cells = [f"{row['ok']} of {row['requests']}" for row in found]
-            cells += [f"{row['felt']:.3f}" for row in found]
-            cells += [f"{row[name]:+.2f}" for name in ("retained", "test") for row in found]
-            lines.append(f"| {title.format(value)} | {' | '.join(cells)} |")
+    lines = ["| | protection | landed | felt | retained | test |", "|---|---|---:|---:|---:|---:|"]
+    for kind, rows in {"points": document["points"], "images": document["images"]}.items():
+        for row in rows:
+            gamma = row.get("gamma", 0.9)
+            protect = "none" if row["protect"] == "none" else f"{row['protect']}, γ = {gamma:g}"
+            cells = [f"{row['ok']} of {row['requests']}", f"{row['felt']:.3f}"]
+            cells += [f"{row[name]:+.2f}" for name in ("retained", "test")]
+            title = f"{kind}, {row['task']}" if "task" in row else kind
+            lines.append(f"| {title} | {protect} | {' | '.join(cells)} |")
     return "\n".join([PROTECTION_START, *lines, PROTECTION_END])
-
-
-def _is(row: dict[str, Any], protect: str, key: str, value: Any) -> bool:
-    return bool(row["protect"] == protect and row[key] == value)
 
 
 def _mean_and_spread(values: list[float]) -> str:

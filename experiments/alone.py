@@ -11,12 +11,17 @@ from pathlib import Path
 def one_at_a_time(lock: Path) -> Iterator[None]:
     """Wait until nobody else is inside with the same file. Who dies inside lets go, so nothing is left to clean up.
 
+    On a system without such locks (Windows) nobody waits: there, let one process at a time use a folder.
+
     Raises:
         OSError: the file cannot be made, or its file system has no locks.
     """
-    import fcntl  # not on every system; nothing else here needs it
-
     lock.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
     with open(lock, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

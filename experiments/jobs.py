@@ -20,6 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from experiments.alone import one_at_a_time
 from unweave.errors import ConfigError, MismatchError, StoreError
 from unweave.files import write_atomically
 
@@ -95,7 +96,9 @@ def run_jobs(
     try:
         for i, (job, outcome, seconds) in enumerate(outcomes, start=1):
             # Another process may have done the same job in the meantime: what was kept first stays.
-            done[job.name] = _kept(job, folder) or _keep(job, outcome, seconds, folder, made_by or {})
+            # Another process may have done the same job, and have been quicker.
+            with one_at_a_time(folder.parent / f".{folder.name}.lock"):
+                done[job.name] = _kept(job, folder) or _keep(job, outcome, seconds, folder, made_by or {})
             say(_progress(len(done), len(jobs), job, seconds, (time.perf_counter() - began) / i))
     except KeyboardInterrupt:
         say(f"Interrupted. {len(done)} of {len(jobs)} jobs are kept in {folder}; start again to go on from there.")

@@ -206,10 +206,13 @@ class Work:
         about = {"seconds": share, "together": str(len(seeds)), "recipe": _recipe(setting)}
         for one, net in zip(seeds, nets, strict=True):
             path = self._weights(setting, training, one)
-            path.parent.mkdir(parents=True, exist_ok=True)
             weights = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
-            write_atomically(path, save(weights, about))
-        return nets[0]
+            with one_at_a_time(path.parent / ".lock"):
+                if not path.exists():  # another process may have been quicker, and have used its own already
+                    write_atomically(path, save(weights, about))
+        kept = self._stored(setting, training, seed)
+        assert kept is not None
+        return kept
 
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
         """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""

@@ -10,6 +10,7 @@ from problems import Problem
 from torch import Tensor
 
 import unweave
+from unweave.descent import Descent
 from unweave.errors import ConfigError
 from unweave.protection import hard, soft
 
@@ -70,7 +71,7 @@ def test_directions_that_the_data_does_not_have_are_free() -> None:
     sigma = torch.cat([spectrum(10, 1.0), 1e-12 * torch.ones(1, 5)], 1)
     left = soft(sigma, 0.9, 1, torch.tensor([10]))
     assert bool((left[0, 10:] == 1).all())
-    np.testing.assert_array_equal(left[:, :10], soft(sigma[:, :10], 0.9, 1, torch.tensor([10])))
+    np.testing.assert_allclose(left[:, :10], soft(sigma[:, :10], 0.9, 1, torch.tensor([10])), rtol=1e-9)
     assert bool((soft(torch.zeros(1, 6).double(), 0.9, 1, torch.tensor([0])) == 1).all())
 
 
@@ -131,6 +132,32 @@ def test_a_soft_projection_comes_in_the_gradients_own_type(dtype: torch.dtype, o
     found, _ = projected(gram, gradient.to(dtype), 0.9, "soft")
     assert found.dtype == dtype
     assert float((found.double() - exact).norm() / exact.norm()) < off
+
+
+@pytest.mark.parametrize("protect", ["soft", "hard"])
+@pytest.mark.parametrize("stored", ["float64", "float32"])
+def test_few_digits_in_a_file_do_not_set_used_directions_free(stored: str, protect: str) -> None:
+    """Most of the energy here is in directions below the root of what float32 tells from nothing."""
+    sigma = torch.cat([torch.tensor([1.0]), torch.full((200,), 1e-3)]).double()
+    grams = grams_from({"layer": torch.diag(sigma**2)}, stored=stored)
+    layer = unweave.CoreSpace.from_grams(grams, 0.98, protect=protect).layers["layer"]
+    protected = float(((1 - layer.left[0]) * sigma).sum() / sigma.sum())
+    assert protected == pytest.approx(0.98, abs=1e-3)
+
+
+@pytest.mark.parametrize("relative", [True, False])
+@pytest.mark.parametrize("protect", ["soft", "hard"])
+def test_a_step_of_sgd_is_weighed_twice_whoever_chose_its_length(protect: str, relative: bool) -> None:
+    """Soft projections weigh anew each time; for hard a second one only mends rounding."""
+    gram, gradient = gram_and_gradient()
+    net = torch.nn.Linear(12, 2, bias=False).double()
+    space = unweave.CoreSpace.from_grams(grams_from({"": gram}), 0.9, protect=protect)
+    descent, before = Descent(net, {"": net.weight}, space, "sgd"), net.weight.detach().clone()
+    descent._size.fill_(0.1)
+    descent._step({"": gradient}, relative=relative)
+    way = -(net.weight.detach() - before)
+    expected = space.project("", space.project("", gradient))
+    np.testing.assert_allclose(way, 0.1 * expected / (expected.norm() if relative else 1.0), atol=1e-12)
 
 
 # -------------------------------------------------------------------------------------------------------- as a request

@@ -1,9 +1,10 @@
 """Descent: the walk of the movable weights along projected gradients.
 
 Only the weights of the chosen layers move. Every step is projected off the core space, so each point of the walk, and
-each point between two points of it, differs from the start by something the retained inputs do not see.
+each point between two points of it, differs from the start by something the retained inputs do not see (or, where the
+protection is soft, see little of).
 
-Two rules turn a gradient g into a step (P is the projection):
+Two rules turn a gradient g into a step (P is the projection; P P = P where it is hard, and soft ones are applied twice):
 
     sgd    −lr · P g                        as in the paper; with a length, −length · P P g / ‖P P g‖
     adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
@@ -66,6 +67,7 @@ class Descent:
         device = next((w.device for w in weights.values()), None)
         self._first: State = {}
         self._second: State = {}
+        self._hard = all(space.layers[name].hard for name in weights)
         self._steps = torch.zeros((), dtype=torch.float64, device=device)
         self._size = torch.zeros((), dtype=torch.float64, device=device)
         self._captured: dict[BatchLoss, Captured] = {}
@@ -151,6 +153,8 @@ class Descent:
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
+        elif not relative and not self._hard:  # soft protection weighs twice, however long the step is
+            steps = {name: self._project(name, step) for name, step in steps.items()}
         elif relative:
             # What rounding leaves of the core part must be small beside the step, not beside the gradient.
             steps = {name: self._project(name, step) for name, step in steps.items()}

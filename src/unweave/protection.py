@@ -14,6 +14,8 @@ soft
 
         argmin over Δ of  ⟨g, Δ⟩ + ½ ‖Δ‖² + 1/(2μ) ‖R Δᵀ‖²   =   −g (I + G/μ)⁻¹       so  w = μ / (λ + μ)
 
+    (Steps are weighed by it twice, see :mod:`unweave.descent`; that did better than once wherever it was tried.)
+
     1 − w = λ / (λ + μ) is the protected share of a direction, and γ is what it is for hard: the protected share of the
     energy, Σ (1 − w) σ = γ Σ σ, which has exactly one solution μ. For γ = 1 it is μ = 0: the exact null space is free
     and nothing else, as for hard.
@@ -43,27 +45,28 @@ def soft(sigma: Tensor, gamma: float, power: int, present: Tensor) -> Tensor:
         sigma: on any device; the answer is on the CPU, where a search is quick.
         gamma: the protected share of the energy, in (0, 1].
         power: of σ that is the energy.
-        present: [groups], how many directions the retained rows have at all; the others are free.
+        present: [groups], how many directions the retained rows have for certain; all that γ = 1 goes by. Below 1 the
+            faintest ones are free anyway.
     """
     if gamma == 1 or sigma.shape[1] == 1:  # a group of one direction, as an embedding's id, is protected or is not
         return hard(present, sigma.shape[1])
-    rows = [_soft(own, gamma, power, int(k)) for own, k in zip(sigma.cpu().numpy(), present.tolist(), strict=True)]
-    return torch.from_numpy(np.stack(rows))
+    return torch.from_numpy(_soft(sigma.cpu().numpy(), gamma, power))
 
 
-def _soft(sigma: np.ndarray, gamma: float, power: int, present: int) -> np.ndarray:
-    """w of one group.
+def _soft(sigma: np.ndarray, gamma: float, power: int) -> np.ndarray:
+    """w [groups, d], by halving a bracket of log μ.
 
     The bracket: where μ ≤ λ (1 − γ) / γ, a direction of λ is protected by γ at least, and where μ ≥ that, at most.
     """
-    left = np.ones_like(sigma)
-    if present:
-        lam, energy = sigma[:present] ** 2, sigma[:present] ** power
-        low, high = (float(np.log(value) + np.log1p(-gamma) - np.log(gamma)) for value in (lam[-1], lam[0]))
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            protected = float((energy * (lam / (lam + np.exp(middle)))).sum() / energy.sum())
-            low, high = (middle, high) if protected > gamma else (low, middle)
-        mu = np.exp((low + high) / 2)
-        left[:present] = mu / (lam + mu)
-    return left
+    used = sigma > 0
+    lam, energy = np.where(used, sigma, 1.0) ** 2, np.where(used, sigma, 0.0) ** power
+    whole = np.maximum(energy.sum(1), np.finfo(np.float64).tiny)
+    ends = np.where(used, lam, np.inf).min(1), np.where(used, lam, 0.0).max(1)
+    usable = used.any(1)
+    low, high = (np.log(np.where(usable, end, 1.0)) + np.log1p(-gamma) - np.log(gamma) for end in ends)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        protected = (energy * (lam / (lam + np.exp(middle)[:, None]))).sum(1) / whole
+        low, high = np.where(protected > gamma, middle, low), np.where(protected > gamma, high, middle)
+    mu = np.exp((low + high) / 2)[:, None]
+    return np.where(used, mu / (lam + mu), 1.0)

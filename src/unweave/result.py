@@ -53,7 +53,8 @@ class ForgetResult:
     config: ForgetConfig
     """The settings that were used, with every default filled in."""
     ranks: dict[str, int | list[int]]
-    """Directions kept out of bounds, per layer that could move."""
+    """Protected directions, per layer that could move: those that lose all of a step, or with soft protection more than
+    half of it."""
     shift: dict[str, float]
     """How far the retained samples feel each layer's change, ‖R ΔWᵀ‖ / ‖R Wᵀ‖ over its retained rows R, from the Grams
     alone. A gauge to compare runs by, not a bound on errors."""

@@ -57,9 +57,14 @@ class LayerSpace:
         """Whether no direction is left to move in."""
         return not bool(self.left.any())
 
+    @property
+    def hard(self) -> bool:
+        """Whether every direction keeps all of a step or nothing, so that projecting twice is projecting once."""
+        return bool(((self.left == 0) | (self.left == 1)).all())
+
     def projector(self, dtype: torch.dtype, device: torch.device) -> Callable[[Tensor], Tensor]:
         """From gradients [groups, m, d] to what is left of them, in their dtype and on their device."""
-        if not bool(((self.left == 0) | (self.left == 1)).all()):
+        if not self.hard:
             whole = ((self.vectors * self.left.to(self.vectors.device)[:, None, :]) @ self.vectors.mT).to(device, dtype)
             return lambda matrix: matrix @ whole
         few = 2 * int(self.rank.max()) <= self.info.d
@@ -215,7 +220,8 @@ def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> Laye
     kept, order = kept.sort(dim=1, descending=True)
     vectors = vectors.gather(2, order[:, None, :].expand_as(vectors))
     sigma = kept.sqrt()
-    present = _present(sigma, rule)
+    # Stored in few digits, a Gram has more doubtful directions: none of them is free but for γ = 1, which asks.
+    present = _present(sigma, rule.noise if gamma == 1 else torch.finfo(torch.float64).eps)
     if rule.protect == "soft":
         left = soft(sigma, gamma, rule.power, present)
         rank = (left < 0.5).sum(1)
@@ -238,12 +244,12 @@ def _received(own: LayerSpace | None, info: LayerInfo, source: int, device: torc
     return LayerSpace(info, vectors, sigma, k, left, clipped.item())
 
 
-def _present(sigma: Tensor, rule: _Rule) -> Tensor:
-    """How many directions the data has, [groups].
+def _present(sigma: Tensor, noise: float) -> Tensor:
+    """How many directions the data has, [groups], where numbers are exact to ``noise``.
 
     Eigenvalues are exact to about d·eps·λ_max; what is below that is no direction of the data.
     """
-    return (sigma > math.sqrt(sigma.shape[1] * rule.noise) * sigma[:, :1]).sum(1)
+    return (sigma > math.sqrt(sigma.shape[1] * noise) * sigma[:, :1]).sum(1)
 
 
 def _rank(sigma: Tensor, gamma: float, rule: _Rule, present: Tensor) -> Tensor:

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import nn
 
 from experiments import work as works
@@ -25,12 +24,13 @@ from experiments.chains import in_all
 from experiments.jobs import Job
 from experiments.reproduce import Options, options_of
 from experiments.reproduce import _run as run_all
-from experiments.settings import SMOKE, samples_of_class_0
+from experiments.settings import SMOKE, Setting, samples_of_class_0
 from experiments.summary import method_rows, timing
 from experiments.training_sets import FULL
 from experiments.work import Work
 from unweave.cli.reproduce import add_options
 from unweave.files import write_atomically
+from unweave.rest import fingerprint
 
 CPU = torch.device("cpu")
 CASE = samples_of_class_0(SMOKE)
@@ -177,20 +177,29 @@ def test_an_outcome_that_goes_while_it_is_looked_at_is_not_there(
     assert not work.set_aside("net/case/scrub/0")
 
 
-def test_weights_that_several_train_at_once_are_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_who_train_a_network_at_once_go_on_with_the_same_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     trained, seeds = threading.Barrier(PEOPLE, timeout=10), range(10)
     data = Work(tmp_path, SMOKE, CPU).data(SMOKE.allcnn)
+    used: dict[int, list[str]] = {seed: [] for seed in seeds}
 
-    def train(setting: object, data: object, seeds: list[int]) -> list[nn.Module]:
+    def train(setting: Setting, data: object, seeds: list[int]) -> list[nn.Module]:
+        nets = [setting.build(setting.classes) for _ in seeds]
         trained.wait()  # so that all write at the same time
-        return [nn.Linear(100, 100) for _ in seeds]
+        return nets
+
+    def work(number: int) -> None:
+        for seed in seeds:
+            used[seed].append(fingerprint(crowded(tmp_path)._trained(SMOKE.allcnn, FULL, seed)))
 
     monkeypatch.setattr(works, "train", train)
     monkeypatch.setattr(Work, "data", lambda self, setting: data)
-    at_once(lambda number: [crowded(tmp_path)._trained(SMOKE.allcnn, FULL, seed) for seed in seeds])
+    at_once(work)
     folder = tmp_path / "weights" / SMOKE.allcnn.name / FULL.name
-    assert {path.name for path in folder.iterdir()} == {f"{seed}.safetensors" for seed in seeds}
-    for path in folder.iterdir():
-        assert load_file(path)["weight"].shape == (100, 100)
-        with safe_open(path, "pt") as stored:
+    assert {path.name for path in folder.glob("*.safetensors")} == {f"{seed}.safetensors" for seed in seeds}
+    for seed, prints in used.items():
+        assert len(prints) == PEOPLE
+        assert len(set(prints)) == 1
+        with safe_open(folder / f"{seed}.safetensors", "pt") as stored:
             assert stored.metadata()["seconds"] == ""
