@@ -30,7 +30,7 @@ class ForgetConfig:
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
     protect: str = "hard"
     """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
-    uses it, which does far less harm on small, hard problems. See :mod:`unweave.protection`."""
+    uses it, which harms retained samples less on small, hard problems. See :mod:`unweave.protection`."""
     lam: float | None = None
     """Weight of the entropy: > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None

@@ -4,7 +4,7 @@ Only the weights of the chosen layers move. Every step is projected off the core
 each point between two points of it, differs from the start by something the retained inputs do not see (or, where the
 protection is soft, see little of).
 
-Two rules turn a gradient g into a step (P is the projection; P P = P where it is hard, and soft ones are applied twice):
+Two rules turn a gradient g into a step. P is the projection; P P = P where it is hard, and a soft one is applied twice:
 
     sgd    −lr · P g                        as in the paper; with a length, −length · P P g / ‖P P g‖
     adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
