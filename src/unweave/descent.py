@@ -153,11 +153,11 @@ class Descent:
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
-        elif not relative and not self._hard:  # soft protection weighs twice, however long the step is
+        elif relative or not self._hard:
+            # Soft protection weighs twice. For hard, what rounding leaves of the core part must be small beside the
+            # step, not beside the gradient.
             steps = {name: self._project(name, step) for name, step in steps.items()}
-        elif relative:
-            # What rounding leaves of the core part must be small beside the step, not beside the gradient.
-            steps = {name: self._project(name, step) for name, step in steps.items()}
+        if self.rule == "sgd" and relative:
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
             factor = torch.where(length > 0, self._size / length, 0.0)
         for name, step in steps.items():

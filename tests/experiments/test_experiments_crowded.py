@@ -177,6 +177,24 @@ def test_an_outcome_that_goes_while_it_is_looked_at_is_not_there(
     assert not work.set_aside("net/case/scrub/0")
 
 
+def test_who_is_slower_to_train_a_network_goes_on_with_the_one_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others: list[str] = []
+
+    def train(setting: Setting, data: object, seeds: list[int]) -> list[nn.Module]:
+        if not others:  # while this one is at work, another process does the same and is done first
+            others.append("at work")
+            others.append(fingerprint(crowded(tmp_path)._trained(SMOKE.allcnn, FULL, 0)))
+        return [setting.build(setting.classes) for _ in seeds]
+
+    monkeypatch.setattr(works, "train", train)
+    used = crowded(tmp_path)._trained(SMOKE.allcnn, FULL, 0)
+    kept = crowded(tmp_path)._stored(SMOKE.allcnn, FULL, 0)
+    assert kept is not None
+    assert others[1] == fingerprint(used) == fingerprint(kept)
+
+
 def test_all_who_train_a_network_at_once_go_on_with_the_same_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
