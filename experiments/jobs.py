@@ -96,7 +96,6 @@ def run_jobs(
     try:
         for i, (job, outcome, seconds) in enumerate(outcomes, start=1):
             # Another process may have done the same job in the meantime: what was kept first stays.
-            # Another process may have done the same job, and have been quicker.
             with one_at_a_time(folder.parent / f".{folder.name}.lock"):
                 done[job.name] = _kept(job, folder) or _keep(job, outcome, seconds, folder, made_by or {})
             say(_progress(len(done), len(jobs), job, seconds, (time.perf_counter() - began) / i))
