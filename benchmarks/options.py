@@ -23,6 +23,8 @@ class Options:
     repeats: int = 5
     slow_repeats: int = 5
     """Of what takes long: retraining, the plain and the authors' request, other methods."""
+    limit: float | None = None
+    """Seconds that the plain request and each of the other methods may take before they are cut off."""
     networks: tuple[str, ...] = ()
     """Of side-by-side; empty: all of them."""
     others: tuple[str, ...] | None = None

@@ -25,7 +25,7 @@ from benchmarks.cases import Case, cifar10_cases, tinyimagenet_case, toy
 from benchmarks.options import Document, Options, document
 from benchmarks.others import call_of, supplies
 from benchmarks.plain import plain_forget, plain_grams
-from benchmarks.timing import summed_up, timed
+from benchmarks.timing import OverTimeError, at_most, summed_up, timed, wait
 from experiments.fast_training import train_fast
 from experiments.training import error
 from unweave import captured
@@ -119,6 +119,18 @@ class Comparison:
         self.keep()
         return made
 
+    def _in_time(self, name: str, work: Callable[[], Any]) -> Any | None:
+        """As ``_time``, for what may take too long: then None, and it is among what is left out."""
+        try:
+            with at_most(self.options.limit):
+                return self._time(name, work, slow=True, warm=0)
+        except OverTimeError as over:
+            self.left_out[name] = str(over)
+            print(f"  {name}: {over}", flush=True)
+            wait(self.device)
+            self.keep()
+            return None
+
     def _errors(self, net: nn.Module) -> dict[str, float]:
         """In percent, on what speed must not cost: what was forgotten, retained, and never seen."""
         case = self.case
@@ -164,7 +176,9 @@ class Comparison:
         grams = self._time("plain fit", lambda: plain_grams(self.net, batches))
         work = functools.partial(plain_forget, self.net, case.forget.batches(), grams, self.val, papers)
         plain_forget(self.net, case.forget.batches(), grams, self.val, replace(papers, epochs=1))  # the warm-up
-        result = self._time("plain request", work, slow=True, warm=0)
+        result = self._in_time("plain request", work)
+        if result is None:
+            return
         self.rows["plain request"] |= {"epochs": len(result.history) - 1, "stopped": result.stopped}
         self.rows["plain request"] |= self._errors(result.model)
 
@@ -178,10 +192,12 @@ class Comparison:
                 self.left_out[name] = work
                 continue
             try:
-                result = self._time(name, work, slow=True, warm=0)
+                result = self._in_time(name, work)
             except (RuntimeError, ValueError, TypeError) as error:  # one method that fails must not cost the others
                 self.left_out[name] = f"failed: {type(error).__name__}: {error}"
                 print(f"  {name}: {self.left_out[name]}", flush=True)
+                continue
+            if result is None:
                 continue
             self.rows[name] |= {"title": method.title, "ok": result.ok, "stopped": result.stopped}
             self.rows[name] |= {"needs": sorted(method.needs)} | self._errors(result.model)

@@ -67,8 +67,8 @@ def check(names: Sequence[str], options: Options) -> list[str]:
     if others:
         raise ConfigError(f"Unknown baseline: {', '.join(others)}. Supported: {', '.join(BASELINES)}.")
     for name, folder in {"cifar10": options.cifar10, "tinyimagenet": options.tinyimagenet}.items():
-        if folder is not None and not folder.is_dir():
-            raise ConfigError(f"--{name} {folder} is no folder. Give the one that holds the images, or leave it out.")
+        if folder is not None and not folder.exists():
+            raise ConfigError(f"--{name} {folder} is not there. Give the images' folder or archive, or leave it out.")
     chosen = [name for name in BENCHMARKS if name in names] or list(BENCHMARKS)
     if options.reference is not None and "side-by-side" in chosen:
         require_reference(options.reference, options.device)

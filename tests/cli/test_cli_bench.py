@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from torch import nn
@@ -95,7 +97,7 @@ def test_a_real_run_has_another_name_than_a_quick_one() -> None:
         (["side-by-side", "--networks", "vgg"], "Unknown network: vgg. Supported: allcnn"),
         (["side-by-side", "--others", "scrubb"], "Unknown baseline: scrubb. Supported: retrain"),
         (["--device", "tpu"], "Invalid --device: 'tpu'. Supported: cpu, cuda"),
-        (["side-by-side", "--cifar10", "nowhere"], "--cifar10 nowhere is no folder"),
+        (["side-by-side", "--cifar10", "nowhere"], "--cifar10 nowhere is not there"),
         (["side-by-side", "--reference", "nowhere"], "not a checkout of the authors' repository"),
     ],
 )
@@ -166,6 +168,22 @@ def test_other_methods_are_timed_with_the_data_they_ask_for(monkeypatch: pytest.
         "n": "not run: nothing here to give it as importances",
         "o": "failed: RuntimeError: out of luck",
     }
+
+
+def test_a_method_that_takes_too_long_is_cut_off_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def endless(model: nn.Module, forget_loader: Any) -> NoReturn:
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(side_by_side, "BASELINES", {"m": method(endless, "forget"), "n": method(unchanged, "forget")})
+    comparison = side_by_side.Comparison(toy("cpu"), Options(quick=True, repeats=1, slow_repeats=1, limit=0.2))
+    comparison.net = comparison.case.build().eval()
+    before = signal.getsignal(signal.SIGALRM)
+    comparison._others()
+    assert comparison.left_out == {"m": "cut off after 0.2 s"}
+    assert set(comparison.rows) == {"n"}
+    assert signal.getsignal(signal.SIGALRM) is before
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
 
 
 def test_every_baseline_but_the_one_that_needs_its_own_training_is_timed(results: dict[str, Any]) -> None:

@@ -30,13 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="tiny problems: a test that it runs, no measurement")
     parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one; with --quick: cpu)")
     parser.add_argument("--reference", metavar="PATH", type=Path, help="a checkout of the authors' repository")
-    parser.add_argument("--cifar10", metavar="FOLDER", type=Path, help="the images, as experiments/data.py reads them")
-    parser.add_argument("--tinyimagenet", metavar="FOLDER", type=Path, help="the official tiny-imagenet-200 folder")
+    parser.add_argument("--cifar10", metavar="PATH", type=Path, help="the images, as experiments/data.py reads them")
+    parser.add_argument("--tinyimagenet", metavar="PATH", type=Path, help="the official tiny-imagenet-200, or its tar")
     parser.add_argument("--networks", nargs="+", default=(), metavar="NET", help="of side-by-side (default: all three)")
     parser.add_argument("--others", nargs="*", metavar="METHOD", help="which baselines to time (default: all of them)")
     parser.add_argument("--epochs", type=int, default=30, help="of training and retraining (default: %(default)s)")
     parser.add_argument("--repeats", type=int, help="of everything (default: 5; with --quick: 1)")
     parser.add_argument("--slow-repeats", type=int, help="of what takes long, as retraining (default: as --repeats)")
+    parser.add_argument(
+        "--limit", metavar="SECONDS", type=float, help="cut off the plain request and other methods after so long"
+    )
     parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
     parser.add_argument(
@@ -58,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("repeats", "slow_repeats", "epochs", "threads"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             arguments.parser.error(f"--{name.replace('_', '-')} must be 1 or more")
+    if arguments.limit is not None and not arguments.limit > 0:
+        arguments.parser.error("--limit must be more than 0 seconds")
     root = checkout()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
@@ -102,6 +107,7 @@ def _options(arguments: argparse.Namespace) -> Any:
         quick=arguments.quick,
         repeats=repeats,
         slow_repeats=arguments.slow_repeats or repeats,
+        limit=arguments.limit,
         networks=tuple(arguments.networks),
         others=None if arguments.others is None else tuple(arguments.others),
         epochs=arguments.epochs,
