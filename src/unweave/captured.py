@@ -15,7 +15,7 @@ from torch import Tensor
 from unweave.batches import Inputs, map_tensors, tensors_of
 
 Step = Callable[[Inputs, Tensor, Tensor], Tensor]
-"""Takes a step on (inputs, labels, positions) and returns the loss; changes tensors in place only."""
+"""Takes a step on (inputs, labels, positions) and returns what is to be reported; changes tensors in place only."""
 
 EAGER = 2
 """Steps of a shape that are taken one kernel at a time first: they choose algorithms and make every buffer there is."""
@@ -49,7 +49,7 @@ class _Recording:
         self.inputs = map_tensors(inputs, torch.clone)
         self.labels, self.positions = labels.clone(), positions.clone()
         self.graph = torch.cuda.CUDAGraph()
-        self.loss = torch.empty(0)
+        self.report = torch.empty(0)
 
     @classmethod
     def of(cls, step: Step, inputs: Inputs, labels: Tensor, positions: Tensor) -> _Recording | None:
@@ -60,7 +60,7 @@ class _Recording:
         try:
             # Of the current GPU, that is: what runs on another would be taken now, and never again.
             with torch.cuda.device(device), torch.cuda.graph(made.graph, stream=_stream_for(device)):
-                made.loss = step(made.inputs, made.labels, made.positions)
+                made.report = step(made.inputs, made.labels, made.positions)
         except RuntimeError:
             torch.cuda.synchronize(device)
             return None
@@ -72,7 +72,7 @@ class _Recording:
         self.labels.copy_(labels)
         self.positions.copy_(positions)
         self.graph.replay()
-        return self.loss.clone()
+        return self.report.clone()
 
 
 @functools.cache

@@ -70,7 +70,7 @@ class Descent:
         self._hard = all(space.layers[name].hard for name in weights)
         self._steps = torch.zeros((), dtype=torch.float64, device=device)
         self._size = torch.zeros((), dtype=torch.float64, device=device)
-        self._captured: dict[BatchLoss, Captured] = {}
+        self._captured: dict[tuple[BatchLoss, bool], Captured] = {}
 
     def reset_moments(self) -> None:
         """Forget the moments of adam; the next step is the first. In place: a captured step knows them by address."""
@@ -108,25 +108,20 @@ class Descent:
             relative: make every step of sgd as long as ``size``, however small the gradient.
         """
         # Numbers stay on the device until the end: to read one earlier would make the host wait in every step.
-        losses: list[Tensor] = []
-        factors: list[Tensor] = []
         self._size.fill_(size)
 
         def step(inputs: Inputs, labels: Tensor, positions: Tensor) -> Tensor:
             value, grads = self._gradient(loss, inputs, labels, positions)
-            factors.append(self._step(grads, relative))
-            return value
+            return torch.stack([value, self._step(grads, relative)])
 
-        taken = self._captured.setdefault(loss, Captured(step)) if self._can_be_replayed() else step
-        for inputs, labels, positions in samples.batches(batch_size, order):
-            losses.append(taken(inputs, labels, positions))
-        mean = torch.stack(factors).mean().item() if relative and self.rule == "sgd" else size
-        return EpochReport(torch.stack(losses).mean().item(), mean)
+        taken = self._captured.setdefault((loss, relative), Captured(step)) if self._can_be_replayed() else step
+        reports = [taken(*batch) for batch in samples.batches(batch_size, order)]
+        mean_loss, mean_factor = torch.stack(reports).mean(0).tolist()
+        return EpochReport(mean_loss, mean_factor if relative and self.rule == "sgd" else size)
 
     def _can_be_replayed(self) -> bool:
-        """Not where dropout draws anew, where ranks talk in every step, or where the weights are made of others."""
-        still = not any(module.training for module in self.net.modules())
-        return still and self.rule == "adam" and self.trust is None and ranks() == 1
+        """Not where dropout draws anew or where ranks talk in every step."""
+        return not any(module.training for module in self.net.modules()) and ranks() == 1
 
     def _gradient(self, loss: BatchLoss, inputs: Inputs, labels: Tensor, positions: Tensor) -> tuple[Tensor, State]:
         """The loss of a batch, a mean over its samples, and its gradients; each rank sees to some of the samples."""

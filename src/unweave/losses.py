@@ -40,6 +40,7 @@ def paper_loss(logits: Tensor, labels: Tensor, lam: float, eps: float) -> Tensor
 
 def poison_loss(logits: Tensor, labels: Tensor, lam: float, eps: float) -> Tensor:
     """The paper's loss for de-poisoning: leave the poisoned label, and (λ < 0) decide for one of the others."""
-    kept = torch.ones_like(logits, dtype=torch.bool).scatter(1, labels[:, None], False)
-    others = logits[kept].reshape(len(logits), -1)
+    # By columns rather than by a mask, whose size a GPU would have to tell the host before it goes on.
+    columns = torch.arange(logits.shape[1] - 1, device=logits.device)
+    others = logits.gather(1, columns + (columns >= labels[:, None]))
     return reverse_cross_entropy(logits, labels, eps) - lam * entropy(others).mean()
