@@ -5,7 +5,7 @@
 | pgu   | the authors' settings as their code has them (``ForgetConfig.paper``), strided layers read at every pixel |
 | paper | the paper's loss with this project's step, target and landing                                            |
 | match | this project's default for samples                                                                       |
-| ours  | this project's default for classes                                                                       |
+| ours  | this project's default for classes: what the network says where they are no choice is matched                |
 | …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
 """
 
@@ -35,7 +35,7 @@ TITLES = {
     "ours": "unweave",
 }
 SAMPLES = ("pgu", "paper", "match")
-CLASSES = ("pgu", "ours")
+CLASSES = ("pgu", "paper", "ours")
 FORGET_BATCH, RETAIN_BATCH = 128, 256
 
 

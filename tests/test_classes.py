@@ -68,6 +68,25 @@ def test_a_forgotten_class_can_be_dropped_and_the_grams_stay_with_the_model_of_b
         unweave.forget(smaller, [(problem.x[stay][:10], renamed[:10])], result.grams, problem.val)
 
 
+def test_a_matched_class_goes_where_the_model_would_have_put_it() -> None:
+    """Both losses take the class out; only one asks what the samples resemble, and retained samples feel it less."""
+    problem = problems.points()
+    chosen, stay = problem.y == 1, [0, 2, 3, 4]
+    resembled = problem.model(problem.x[chosen])[:, stay].softmax(1)
+    ends = {}
+    for objective in ("match", "paper"):
+        config = unweave.ForgetConfig(task="classes", objective=objective)
+        result = unweave.forget(
+            problem.model, problem.samples(chosen.nonzero().squeeze(1)), problem.grams, config=config
+        )
+        assert result.ok
+        outputs = result.model(problem.x[chosen])[:, stay].softmax(1)
+        moved = result.model(problem.x[~chosen]).softmax(1) - problem.model(problem.x[~chosen]).softmax(1)
+        ends[objective] = (outputs - resembled).abs().sum(1).mean().item() / 2, moved.abs().sum(1).mean().item() / 2
+    assert ends["match"][0] < 0.5 * ends["paper"][0]
+    assert ends["match"][1] < ends["paper"][1]
+
+
 @pytest.mark.parametrize(
     "classes, words",
     [

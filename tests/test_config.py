@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from unweave import ForgetConfig
+from unweave.config import MATCHED, STOPS
 from unweave.errors import ConfigError
 from unweave.presets import PRESETS
 
@@ -61,23 +62,27 @@ def test_lr_end_without_lr_is_refused() -> None:
         ForgetConfig(lr_end=0.01)
 
 
-@pytest.mark.parametrize("task", ["classes", "poison"])
-def test_match_is_for_samples_only(task: str) -> None:
-    with pytest.raises(ConfigError, match=f"match.*{task}.*paper"):
-        ForgetConfig(task=task, objective="match")
+def test_wrong_labels_have_nothing_to_match() -> None:
+    with pytest.raises(ConfigError, match=r"match.*poison.*paper"):
+        ForgetConfig(task="poison", objective="match")
 
 
-@pytest.mark.parametrize("stop", ["paper", "chance", "epochs"])
-def test_match_has_one_place_to_stop(stop: str) -> None:
-    with pytest.raises(ConfigError, match=f"match.*{stop}"):
-        ForgetConfig(objective="match", stop=stop)
+@pytest.mark.parametrize("task, stop", [(task, stop) for task, own in MATCHED.items() for stop in STOPS if stop != own])
+def test_match_has_one_place_to_stop(task: str, stop: str) -> None:
+    with pytest.raises(ConfigError, match=f"match.*{task}.*{stop}"):
+        ForgetConfig(task=task, objective="match", stop=stop)
+
+
+@pytest.mark.parametrize("task, stop", [("samples", "epochs"), ("classes", "epochs"), ("classes", "held-out")])
+def test_another_stop_means_the_paper_s_loss(task: str, stop: str) -> None:
+    assert ForgetConfig(task=task, stop=stop).resolved().objective == "paper"
 
 
 @pytest.mark.parametrize(
     "task, objective, lam, eps, stop",
     [
         ("samples", "match", 0.2, 0.05, "held-out"),
-        ("classes", "paper", 0.2, 0.05, "chance"),
+        ("classes", "match", 0.2, 0.05, "chance"),
         ("poison", "paper", -0.2, 0.1, "poison"),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unweave.losses import match_loss, paper_loss, poison_loss, reverse_cross_entropy
+from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison_loss, reverse_cross_entropy
 from unweave.outcomes import entropy, margin
 
 LOGITS = 2 * torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -21,6 +21,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "paper, printed sign": lambda z: paper_loss(z, LABELS, -0.2, 0.05),
     "poison": lambda z: poison_loss(z, LABELS, -0.2, 0.1),
     "match": lambda z: match_loss(z, LABELS, TARGETS),
+    "match, classes": lambda z: elsewhere_loss(z, among(LOGITS.flip(0), torch.tensor([0, 2]))),
 }
 
 
@@ -65,6 +66,28 @@ def test_the_poison_loss_takes_the_entropy_without_the_label_s_logit() -> None:
 def test_the_poison_loss_of_two_classes_has_no_entropy_left() -> None:
     two, labels = LOGITS[:, :2], LABELS % 2
     assert poison_loss(two, labels, -0.2, 0.1).item() == pytest.approx(reverse_cross_entropy(two, labels, 0.1).item())
+
+
+def test_what_is_said_among_the_classes_that_stay() -> None:
+    stay, found = [0, 2], among(LOGITS, torch.tensor([0, 2]))
+    assert torch.equal(found[:, [1, 3]], torch.zeros(6, 2, dtype=torch.float64))
+    numpy.testing.assert_allclose(found[:, stay], softmax(LOGITS[:, stay]), rtol=1e-12)
+
+
+def test_matching_classes_is_the_cross_entropy_with_what_is_said_among_the_others() -> None:
+    stay = torch.tensor([0, 2])
+    q, log_p = among(LOGITS.flip(0), stay).numpy(), numpy.log(softmax(LOGITS))
+    expected = -(q * log_p).sum(1).mean()
+    assert elsewhere_loss(LOGITS, among(LOGITS.flip(0), stay)).item() == pytest.approx(expected)
+
+
+def test_a_matched_class_leaves_the_others_as_they_stand_to_each_other() -> None:
+    """At its own outputs the loss only takes from the forgotten classes, and gives to the others in proportion."""
+    stay = torch.tensor([0, 2])
+    slope = gradient(lambda z: elsewhere_loss(z, among(LOGITS, stay)), LOGITS)
+    assert bool((slope[:, [1, 3]] > 0).all())
+    shares = slope[:, stay] / among(LOGITS, stay)[:, stay]
+    torch.testing.assert_close(shares[:, 0], shares[:, 1])
 
 
 def test_the_match_loss_is_smooth_l1_of_the_margins() -> None:

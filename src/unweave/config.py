@@ -16,6 +16,8 @@ TASKS = ("samples", "classes", "poison")
 OBJECTIVES = ("match", "paper")
 STOPS = ("held-out", "paper", "chance", "poison", "epochs")
 WATCHES = ("ends", "epochs")
+MATCHED = {"samples": "held-out", "classes": "chance"}
+"""Tasks that have something to match, and where they stop."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,8 @@ class ForgetConfig:
     task: str = "samples"
     """"samples", "classes" (every sample of some classes) or "poison" (samples with wrong labels)."""
     objective: str | None = None
-    """"match" (default for samples) or "paper" (default for classes and poison, and for another ``stop``)."""
+    """"match" (default for samples and classes) or "paper" (default for poison, and for another ``stop``); see
+    :mod:`unweave.losses`."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
     protect: str = "hard"
@@ -81,14 +84,15 @@ class ForgetConfig:
                 f"rank_rule={self.rank_rule!r} counts protected directions, and protect='soft' counts none. Use "
                 "protect='hard', or leave rank_rule out."
             )
-        if self.task != "samples" and self.objective == "match":
+        if self.objective == "match" and self.task not in MATCHED:
             raise ConfigError(
-                f"objective='match' aims at held-out samples of the same class, which task={self.task!r} must not "
-                "resemble. Use objective='paper'."
+                f"objective='match' has nothing to aim at for task={self.task!r}: nobody knows how a wrong label would "
+                "have come out. Use objective='paper'."
             )
-        if self.objective == "match" and self.stop not in (None, "held-out"):
+        if self.objective == "match" and self.stop not in (None, MATCHED[self.task]):
             raise ConfigError(
-                f"objective='match' stops at held-out behaviour, not at stop={self.stop!r}. Leave stop out."
+                f"objective='match' stops at {MATCHED[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "
+                "Leave stop out."
             )
 
     def _check_choices(self) -> None:
@@ -131,13 +135,13 @@ class ForgetConfig:
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison = self.task == "poison"
-        matching = self.task == "samples" and self.stop in (None, "held-out")
+        matching = self.task in MATCHED and self.stop in (None, MATCHED[self.task])
         return replace(
             self,
             objective=self.objective or ("match" if matching else "paper"),
             lam=(-0.2 if poison else 0.2) if self.lam is None else self.lam,
             eps=(0.1 if poison else 0.05) if self.eps is None else self.eps,
-            stop=self.stop or {"samples": "held-out", "classes": "chance", "poison": "poison"}[self.task],
+            stop=self.stop or {**MATCHED, "poison": "poison"}[self.task],
         )
 
     def as_dict(self) -> dict[str, object]:

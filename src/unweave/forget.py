@@ -195,7 +195,7 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
     layers = find_layers(net, all_names)
     weights = {name: layers[name].parameter for name in space.layers if name not in space.frozen}
-    rule = "adam" if config.objective == "match" else "sgd"
+    rule = "adam" if config.objective == "match" and config.task == "samples" else "sgd"
     name = last_linear(net, layers) if config.task == "poison" and config.trust else None
     if name not in weights:
         return Descent(net, weights, space, rule)

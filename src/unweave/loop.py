@@ -45,6 +45,7 @@ class Request(Walk):
         if start is None:
             raise ModelError("The model's outputs on the forget set are not finite. Check its weights.")
         self.history.append(start.look)
+        self._see_what_is_left()
         nothing_to_do = self._nothing_to_do(start)
         if nothing_to_do is not None:
             return nothing_to_do, start.look
@@ -64,7 +65,7 @@ class Request(Walk):
 
     def _until_the_end(self, start: Seen) -> tuple[Ending, Seen]:
         """Walk by the strategy of the task, and see how the validation set stands at the end."""
-        if self.config.objective == "match":
+        if self.goal.margins is not None:
             ending, last = self._match(start)
         elif self.config.stop == "paper":
             ending, last = self._papers_rule(start)

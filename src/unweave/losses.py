@@ -1,10 +1,16 @@
 """Unlearning objectives: from logits [N, C] and labels [N] to one number to descend.
 
-| objective | descends                                                                                     |
-|-----------|----------------------------------------------------------------------------------------------|
-| match     | smooth-L1 distance of each margin to the margin a held-out sample of its class has at its rank |
-| paper     | −log(1 − p_y + ε) − λ H(p): away from the label; λ > 0 spreads the output, λ < 0 sharpens it   |
-| poison    | −log(1 − p_y + ε) − λ H(q), q the softmax without the poisoned label; λ < 0 there               |
+| objective | task    | descends                                                                                       |
+|-----------|---------|------------------------------------------------------------------------------------------------|
+| match     | samples | smooth-L1 distance of each margin to the margin a held-out sample of its class has at its rank |
+| match     | classes | −Σ q log p, q the original model's softmax over the classes that stay                          |
+| paper     | samples | −log(1 − p_y + ε) − λ H(p): away from the label; λ > 0 spreads the output, λ < 0 sharpens it   |
+| paper     | classes | the same                                                                                       |
+| paper     | poison  | −log(1 − p_y + ε) − λ H(q), q the softmax without the poisoned label; λ < 0 there              |
+
+A model that never saw a class takes its samples for what they resemble. What they resemble the original model knows: it
+is what it says where the class is no choice (the target of DELETE, Zhou et al., CVPR 2025). The paper's loss spreads
+these outputs instead (λ > 0), which retained samples that resemble them feel.
 
 The paper's text and code maximise the entropy for λ > 0, as here; its printed equation has the other sign, which is
 ``lam < 0`` here.
@@ -22,6 +28,18 @@ from unweave.outcomes import entropy, margin
 def match_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     """Mean smooth-L1 distance between the margins and their targets [N]."""
     return F.smooth_l1_loss(margin(logits, labels), targets.to(logits.dtype))
+
+
+def elsewhere_loss(logits: Tensor, among_others: Tensor) -> Tensor:
+    """Mean cross-entropy against outputs [N, C] that give the forgotten classes nothing, see :func:`among`."""
+    return -(among_others * logits.log_softmax(1)).sum(1).mean()
+
+
+def among(logits: Tensor, classes: Tensor) -> Tensor:
+    """The softmax over some of the classes alone, [N, C]: zero for the others."""
+    left_out = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
+    left_out[classes] = False
+    return logits.masked_fill(left_out, float("-inf")).softmax(1)
 
 
 def reverse_cross_entropy(logits: Tensor, labels: Tensor, eps: float) -> Tensor:

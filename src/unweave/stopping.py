@@ -36,7 +36,7 @@ class Goal:
     words: str
     """The target in words, for the user."""
     margins: Tensor | None = None
-    """Per-sample target margins [N], for the objective "match"."""
+    """Per-sample target margins [N], where samples are matched."""
     at_least: bool = False
     """More than the target is right as well."""
     spread: float = math.inf
@@ -77,7 +77,7 @@ def choose_goal(config: ForgetConfig, before: Outcomes, held_out: ClassProfile |
     tolerance = max(LANDING_POINTS, 100.0 / len(before))
     chance = 100.0 * (1 - 1 / before.classes)
     chance_margin = -math.log(before.classes - 1) if before.classes > 2 else -1.0
-    if config.stop in ("chance", "poison", "epochs") and config.objective != "match":
+    if config.stop in ("chance", "poison", "epochs"):
         return Goal(chance, tolerance, chance_margin, "chance level", at_least=config.stop != "chance")
     if held_out is None:
         raise DataError(

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Loader, Samples
+from unweave.batches import Loader, Samples, run
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
-from unweave.losses import match_loss, paper_loss, poison_loss
+from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison_loss
 from unweave.outcomes import Outcomes, membership_auc
 from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
@@ -81,6 +81,7 @@ class Walk:
         self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
         self._ruined = False
         self._targets: Tensor | None = None
+        self._among_others: Tensor | None = None
         self._aim_at(goal)
 
     def _aim_at(self, goal: Goal) -> None:
@@ -89,6 +90,15 @@ class Walk:
             self._targets = None if goal.margins is None else goal.margins.to(self.samples.labels.device, copy=True)
         else:
             self._targets.copy_(goal.margins)  # in place, for a captured step knows them by address
+
+    def _see_what_is_left(self) -> None:
+        """What the model says of samples whose classes are to be matched, where those are no choice; before a step."""
+        if self.config.objective != "match" or self.retained_classes is None:
+            return
+        stay = torch.tensor(sorted(self.retained_classes), device=self.samples.labels.device)
+        batches = self.samples.pairs(self.samples.look_size(self.config.batch_size))
+        with torch.no_grad():
+            self._among_others = torch.cat([among(_precise(run(self.descent.model(), x)), stay) for x, _ in batches])
 
     def _advance(self, now: Seen) -> Seen | None:
         """One epoch; a ruin is undone and tried again at half the step. None when that was of no use.
@@ -135,10 +145,11 @@ class Walk:
 
     def _loss(self, logits: Tensor, labels: Tensor, positions: Tensor) -> Tensor:
         config = self.config
-        # Logits of half precision are too coarse to tell one margin from the next.
-        logits = logits.float() if logits.dtype in (torch.bfloat16, torch.half) else logits
+        logits = _precise(logits)
         if self._targets is not None:
             return match_loss(logits, labels, self._targets[positions])
+        if self._among_others is not None:
+            return elsewhere_loss(logits, self._among_others[positions])
         assert config.lam is not None
         assert config.eps is not None
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
@@ -203,7 +214,7 @@ class Walk:
 
     def _collapsed(self, look: Look) -> bool:
         first = self.history[0]
-        astray = self.config.objective == "match" and look.distance > ASTRAY * first.distance
+        astray = self.goal.margins is not None and look.distance > ASTRAY * first.distance
         ruined = collapsed(look.val_error, first.val_error, self.config.max_damage)
         self._ruined |= ruined
         return astray or ruined
@@ -247,6 +258,11 @@ def _one_by_one(left: Callable[[int], float | None]) -> float:
         if share < least:
             best, least = 2.0**k, share
     return best
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """Logits of half precision are too coarse to tell one margin from the next."""
+    return logits.float() if logits.dtype in (torch.bfloat16, torch.half) else logits
 
 
 @contextmanager
