@@ -73,8 +73,10 @@ def require_reference(checkout: Path, device: str) -> None:
         raise ConfigError("--reference needs --device cuda: the authors' script moves its networks to a GPU.")
 
 
-def run_authors(checkout: Path, case: Case, net: nn.Module, retrained: nn.Module, repeats: int) -> Authors:
-    """Run their code ``repeats`` times, each in a fresh process that warms up first."""
+def run_authors(
+    checkout: Path, case: Case, net: nn.Module, retrained: nn.Module, repeats: int, limit: float | None = None
+) -> Authors:
+    """Run their code ``repeats`` times, each in a fresh process that warms up first; its script at most ``limit`` s."""
     found = Authors()
     if case.name not in BACKBONES:
         found.left_out["authors"] = f"not run: their code has no network like {case.name}"
@@ -82,6 +84,7 @@ def run_authors(checkout: Path, case: Case, net: nn.Module, retrained: nn.Module
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         prepare(place, case, net, retrained)
+        (place / "limit.json").write_text(json.dumps(limit))
         taken: list[dict[str, Any]] = []
         for _ in range(repeats):
             seen = _child(place, checkout)
@@ -94,7 +97,9 @@ def run_authors(checkout: Path, case: Case, net: nn.Module, retrained: nn.Module
         found.rows[name] = summed_up([one["seconds"][name] for one in taken]) | made_of
         if "request" in name:
             found.rows[name] |= taken[-1]["request"]
-    if "authors' request" not in found.rows:
+    if "cut off" in taken[-1]["request"]:
+        found.left_out["authors' request"] = taken[-1]["request"]["cut off"]
+    elif "authors' request" not in found.rows:
         found.left_out["authors' request"] = "not run: their script for classes reads ImageNet folders in its own way"
     return found
 

@@ -22,10 +22,11 @@ import json
 import os
 import runpy
 import shutil
+import signal
 import sys
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -176,18 +177,42 @@ def run_script(checkout: Path, clocks: Clocks) -> dict[str, Any]:
     """Their ``unlearn.py``, as if from the shell; returns what it came to."""
     sys.argv = ["unlearn.py", "request/config.yaml"]
     ended = "to its end"
+    limit = json.loads(Path("limit.json").read_text())
     try:
-        runpy.run_path(str(checkout / "unlearn.py"), run_name="__main__")
+        with bell_after(limit):
+            runpy.run_path(str(checkout / "unlearn.py"), run_name="__main__")
     except SystemExit as leaving:
         ended = f"their script left early ({leaving.code}): unlearning too fast"
+    except TimeoutError:
+        return {"cut off": f"cut off after {limit:g} s with {epochs_done()} epochs done"}
     end = clocks.now()
     if clocks.began is None:
         raise SystemExit("the authors' script never came to its request")
     aside = sum(clocks.taken.get(name, 0.0) for name in (RETAINED, "histograms", "plots"))
     clocks.taken["authors' request"] = end - clocks.began
     clocks.taken["authors' request, less looks at the retained set and plots"] = end - clocks.began - aside
-    looks = list(Path("request/results").glob("*/ckp/ckp_*.pt"))  # one a look, the first before any step
-    return {"ended": ended, "epochs": len(looks) - 1}
+    return {"ended": ended, "epochs": epochs_done()}
+
+
+def epochs_done() -> int:
+    """Their script keeps a network at every look, the first of which is before any step."""
+    return max(len(list(Path("request/results").glob("*/ckp/ckp_*.pt"))) - 1, 0)
+
+
+@contextlib.contextmanager
+def bell_after(seconds: float | None) -> Iterator[None]:
+    """Raise TimeoutError in what runs inside after so many seconds; None: let it run."""
+
+    def ring(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds or 0)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def main() -> None:
@@ -216,9 +241,7 @@ def main() -> None:
     came_to: dict[str, Any] = {}
     if request["unlearn_steps"]:
         came_to = run_script(checkout, clocks)
-        wrapped = clocks.taken.pop("authors' pass")
-    else:
-        wrapped = None
+    wrapped = clocks.taken.pop("authors' pass", None)
     seconds = _passes(unlearning, original, clocks)
     if wrapped is not None:
         seconds["authors' pass"] = wrapped

@@ -24,7 +24,7 @@ class Options:
     slow_repeats: int = 5
     """Of what takes long: retraining, the plain and the authors' request, other methods."""
     limit: float | None = None
-    """Seconds that the plain request and each of the other methods may take before they are cut off."""
+    """Seconds that the plain request, the authors' script and each other method may take before they are cut off."""
     networks: tuple[str, ...] = ()
     """Of side-by-side; empty: all of them."""
     others: tuple[str, ...] | None = None

@@ -104,9 +104,9 @@ class Comparison:
         self.net = train(case.train)
         self.entry["original"] = self._errors(self.net)
         self._ours()
-        self._plain()
         retrained = self._time("retrain", lambda: train(case.retain), slow=True, warm=0)  # training was the warm-up
         self.rows["retrain"] |= self._errors(retrained)
+        self._plain()
         self._authors(retrained)
         self._others()
 
@@ -119,10 +119,11 @@ class Comparison:
         self.keep()
         return made
 
-    def _in_time(self, name: str, work: Callable[[], Any]) -> Any | None:
-        """As ``_time``, for what may take too long: then None, and it is among what is left out."""
+    def _in_time(self, name: str, work: Callable[[], Any], first: Callable[[], Any] = lambda: None) -> Any | None:
+        """As ``_time``, for what may take too long, with what is to be run ``first``: then None, and it is left out."""
         try:
             with at_most(self.options.limit):
+                first()
                 return self._time(name, work, slow=True, warm=0)
         except OverTimeError as over:
             self.left_out[name] = str(over)
@@ -175,8 +176,10 @@ class Comparison:
         case, batches, papers = self.case, self.case.train.batches(512), self.case.papers.resolved()
         grams = self._time("plain fit", lambda: plain_grams(self.net, batches))
         work = functools.partial(plain_forget, self.net, case.forget.batches(), grams, self.val, papers)
-        plain_forget(self.net, case.forget.batches(), grams, self.val, replace(papers, epochs=1))  # the warm-up
-        result = self._in_time("plain request", work)
+        first = functools.partial(
+            plain_forget, self.net, case.forget.batches(), grams, self.val, replace(papers, epochs=1)
+        )
+        result = self._in_time("plain request", work, first)
         if result is None:
             return
         self.rows["plain request"] |= {"epochs": len(result.history) - 1, "stopped": result.stopped}
@@ -206,7 +209,9 @@ class Comparison:
         if self.options.reference is None:
             self.left_out["authors"] = "not run: no checkout of their repository was given (--reference PATH)"
             return
-        found = run_authors(self.options.reference, self.case, self.net, retrained, self.options.slow_repeats)
+        found = run_authors(
+            self.options.reference, self.case, self.net, retrained, self.options.slow_repeats, self.options.limit
+        )
         self.left_out |= found.left_out
         for name, row in found.rows.items():
             self.rows[name] = row

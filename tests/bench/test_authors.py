@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -89,6 +90,45 @@ def test_a_failure_of_theirs_is_reported_and_costs_nothing_else(
     found = authors.run_authors(checkout(tmp_path / "theirs"), small, net, net, 2)
     assert found.rows == {}
     assert found.left_out == {"authors": "failed: exit code 1; no such thing"}
+
+
+CUT_OFF = """
+import json
+limit = json.load(open("limit.json"))
+request = {"cut off": f"cut off after {limit:g} s with 3 epochs done"}
+json.dump({"seconds": {"authors' pass": 1.5}, "request": request, "stand-ins": []}, open("seen.json", "w"))
+"""
+
+
+def test_what_was_timed_before_their_script_was_cut_off_is_kept(
+    small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = tmp_path / "child.py"
+    child.write_text(CUT_OFF)
+    monkeypatch.setattr(authors, "CHILD", child)
+    net = allcnn().eval()
+    found = authors.run_authors(checkout(tmp_path / "theirs"), small, net, net, 1, limit=7)
+    assert found.rows["authors' pass"]["median"] == 1.5
+    assert found.left_out == {"authors' request": "cut off after 7 s with 3 epochs done"}
+
+
+@pytest.mark.parametrize("limit, ended", [(0.2, "cut off after 0.2 s with 2 epochs done"), (None, "to its end")])
+def test_their_script_ends_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None, ended: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [])
+    Path("limit.json").write_text(json.dumps(limit))
+    Path("unlearn.py").write_text("import time\ntime.sleep(0.4)\n")
+    for look in range(3):
+        path = Path(f"request/results/run/ckp/ckp_{look}.pt")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    clocks = authors_child.Clocks()
+    clocks.began = clocks.now()
+    came_to = authors_child.run_script(tmp_path, clocks)
+    assert (came_to.get("cut off") or came_to["ended"]) == ended
+    assert ("authors' request" in clocks.taken) == (limit is None)
 
 
 def test_a_network_they_have_not_is_left_out() -> None:

@@ -38,7 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=int, help="of everything (default: 5; with --quick: 1)")
     parser.add_argument("--slow-repeats", type=int, help="of what takes long, as retraining (default: as --repeats)")
     parser.add_argument(
-        "--limit", metavar="SECONDS", type=float, help="cut off the plain request and other methods after so long"
+        "--limit",
+        metavar="SECONDS",
+        type=float,
+        help="cut off the plain request, the authors' script and each other method after so long",
     )
     parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
