@@ -43,5 +43,7 @@ def test_a_request_cannot_do_without_its_decompositions_and_passes() -> None:
 def test_the_table_says_how_many_times_the_floor() -> None:
     floor, _ = limits.floors(entry(), "smallvgg", RATES)["fit"]
     lines = limits.table({"networks": {"smallvgg": entry(), "toy": entry()}}, RATES)
-    assert f"| smallvgg | fit | {floor:.3g} | 3 | {3 / floor:.1f} |" in lines
+    assert f"| smallvgg | fit |  | {floor:.3g} | 3 | {3 / floor:.1f} |" in lines
+    (request,) = [line for line in lines if "request" in line]
+    assert request.startswith("| smallvgg | request of 10 epochs | 0.7 | ")
     assert not [line for line in lines if "toy" in line]
