@@ -23,8 +23,10 @@ NAME = "attacks"
 MORE = 20
 """Unlearned networks of ``match`` and ``paper``, at most: as many originals are there from table 1."""
 KNOWN = ("paper", "match")
+NOTHING_PROTECTED = {"gamma": 1e-6, "rank_rule": "le"}
+"""By the paper's own rule one direction would be left."""
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
-    "match without projection": ("match", {"gamma": 1e-6}),
+    "match without projection": ("match", NOTHING_PROTECTED),
     "match soft protection": ("match", {"protect": "soft"}),
     "match gamma=0.8": ("match", {"gamma": 0.8}),
     "match gamma=0.95": ("match", {"gamma": 0.95}),
@@ -34,7 +36,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match 20 epochs": ("match", {"epochs": 20}),
     "match batches of 32": ("match", {"batch_size": 32}),
     "paper without entropy": ("paper", {"lam": 0.0}),
-    "paper without projection": ("paper", {"gamma": 1e-6}),
+    "paper without projection": ("paper", NOTHING_PROTECTED),
     "paper soft protection": ("paper", {"protect": "soft"}),
     "paper stop of the paper": ("paper", {"stop": "paper"}),
 }
