@@ -68,6 +68,19 @@ def test_a_forgotten_class_can_be_dropped_and_the_grams_stay_with_the_model_of_b
         unweave.forget(smaller, [(problem.x[stay][:10], renamed[:10])], result.grams, problem.val)
 
 
+def test_what_is_left_of_a_class_is_told() -> None:
+    problem = problems.points()
+    own = (problem.y == 1).nonzero().squeeze(1)
+    config = unweave.ForgetConfig(task="classes")
+    whole = unweave.forget(problem.model, problem.samples(own), problem.grams, config=config)
+    assert not [words for words in whole.warnings if "still retained" in words]
+    part = unweave.forget(problem.model, problem.samples(own[3:]), problem.grams, config=config)
+    assert [words for words in part.warnings if words.startswith("3 samples of class 1 were not passed")]
+    rest = unweave.forget(part.model, problem.samples(own[:3]), part.grams, config=config)
+    assert rest.grams.origin.labels == (60, 0, 60, 60, 60)
+    assert not [words for words in rest.warnings if "still retained" in words]
+
+
 def test_a_matched_class_goes_where_the_model_would_have_put_it() -> None:
     """Both losses take the class out; only one asks what the samples resemble, and retained samples feel it less."""
     problem = problems.points()

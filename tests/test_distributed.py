@@ -134,6 +134,7 @@ def test_a_distributed_sampler_that_shares_evenly_is_right(two: Job) -> None:
     found = two.run(fit_sampled, 28)
     alone = unweave.fit(small_cnn(), in_batches(*images(28), 4))
     assert found[1].samples == 28
+    assert found[1].origin == alone.origin, "counts of labels included"
     assert all(gap(found[1][name], alone[name]) < EXACT for name in alone)
 
 

@@ -29,6 +29,19 @@ def test_adding_and_subtracting_undo_each_other() -> None:
     assert gap(back["layer"], here["layer"]) < 1e-12
 
 
+def test_labels_are_counted_and_taken_out_with_their_samples() -> None:
+    here, there = grams_of(rows(6), labels=(4, 0, 2)), grams_of(rows(3, seed=1), labels=(1, 2, 0))
+    assert (here + there).origin.labels == (5, 2, 2)
+    assert (here + there - there).origin.labels == (4, 0, 2)
+    assert (here + grams_of(rows(3, seed=1))).origin.labels == (), "not counted on one side"
+
+
+def test_more_samples_of_a_class_than_were_fitted_cannot_be_taken_out() -> None:
+    fitted, asked = grams_of(rows(6), labels=(4, 0, 2)), grams_of(rows(6)[:3], labels=(2, 1, 0))
+    with pytest.raises(MismatchError, match=r"1 samples of class 1 from Grams of 0\. Pass samples with the labels"):
+        fitted - asked
+
+
 def test_addition_does_not_care_about_order() -> None:
     a, b, c = (grams_of(rows(5, seed=i)) for i in range(3))
     assert gap(((a + b) + c)["layer"], (c + (b + a))["layer"]) < 1e-12

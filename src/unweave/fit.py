@@ -160,7 +160,7 @@ def stream(
     sums = {name: GramSum(layer) for name, layer in found.items()}
     sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
-    total, unsaved = _length(loader), 0
+    total, saved = _length(loader), 0
     device = device_of(net)
     doubts = Doubts(later=device.type != "cpu")
     batches = checked(loader, what, device, doubts, may_be_empty=ranks() > 1 or kept is not None)
@@ -177,7 +177,6 @@ def stream(
             for owner in constant:
                 sinks[owner].times = len(labels)
             outcomes.append(read_batch(net, inputs, labels, doubts))
-            unsaved += len(labels)
             if done == 1:
                 _check_fired(sums, found)
             if done % DOUBTFUL_BATCHES == 0:
@@ -185,12 +184,12 @@ def stream(
             at = loader.taken if isinstance(loader, Opened) else done
             if kept is not None and at % kept.every == 0:
                 doubts.settle()
-                kept.add(_closed(sums, empty.origin, unsaved), at)
-                unsaved = 0
+                kept.add(_closed(sums, empty.origin, outcomes[saved:]), at)
+                saved = len(outcomes)
             if progress is not None:
                 progress("fit", at, total)
         doubts.settle()
-    grams, joined = _closed(sums, empty.origin, unsaved), Outcomes.concat(outcomes)
+    grams, joined = _closed(sums, empty.origin, outcomes[saved:]), Outcomes.concat(outcomes)
     return (grams if kept is None else kept.finished(grams)), joined
 
 
@@ -202,11 +201,15 @@ def _nothing_of(net: nn.Module, found: dict[str, Layer], manner: Manner, made_fr
     return LayerGrams(dict.fromkeys(infos, torch.empty(0, 0, 0)), infos, origin)
 
 
-def _closed(sums: dict[str, GramSum], origin: Origin, samples: int) -> LayerGrams:
+def _closed(sums: dict[str, GramSum], origin: Origin, outcomes: list[Outcomes]) -> LayerGrams:
     """The Grams of what has been summed since the last time; each sum is freed as soon as its Gram is made of it."""
     infos = {name: total.info() for name, total in sums.items()}
     grams = {name: total.close() for name, total in sums.items()}
-    return LayerGrams(grams, infos, replace(origin, samples=samples))
+    counts = ()
+    if outcomes:
+        labels = torch.cat([seen.labels for seen in outcomes])
+        counts = tuple(labels.bincount(minlength=outcomes[0].classes).tolist())
+    return LayerGrams(grams, infos, replace(origin, samples=sum(map(len, outcomes)), labels=counts))
 
 
 def _idle(net: nn.Module, sinks: dict[str, Sink], inputs: Inputs) -> None:

@@ -111,7 +111,9 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
-        warnings=_elsewhere(grams, original) + _warnings(space, shift, loop.history[0], final, goal, config.protect),
+        warnings=_elsewhere(grams, original)
+        + (_partial_classes(retained, before) if config.task == "classes" else [])
+        + _warnings(space, shift, loop.history[0], final, goal, config.protect),
     )
 
 
@@ -226,6 +228,17 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     return [
         "the Grams were fitted with tf32=True on a GPU, this request ran on a CPU: what it took out is what was added "
         "to about 1e-3 only. Run it on the same kind of GPU, or fit without tf32"
+    ]
+
+
+def _partial_classes(retained: LayerGrams, before: Outcomes) -> list[str]:
+    """A warning for each class that was to be forgotten and of which samples are left."""
+    left = {c: retained.origin.labels[c] for c in before.labels.unique().tolist() if retained.origin.labels}
+    return [
+        f"{count} samples of class {c} were not passed and are still retained: what they use is protected, and yet "
+        "they are to be taken for another class. Pass all samples of a class, or use task='samples'"
+        for c, count in left.items()
+        if count
     ]
 
 

@@ -82,6 +82,8 @@ class Origin:
     """Fingerprint of the model they were first fitted with; the key of the digests."""
     forgotten: tuple[str, ...] = ()
     """Keyed digests of the samples taken out so far, so that none is taken out twice."""
+    labels: tuple[int, ...] = ()
+    """How many of the samples have each label; empty where that was not counted."""
 
     @property
     def manner(self) -> Manner:
@@ -177,6 +179,12 @@ class LayerGrams(Mapping[str, Tensor]):
                 "The forget set must be part of what was fitted."
             )
         result = self._combine(other, -1)
+        if min(result.origin.labels, default=0) < 0:
+            label = min(range(len(result.origin.labels)), key=lambda c: result.origin.labels[c])
+            raise MismatchError(
+                f"Cannot subtract {other.origin.labels[label]} samples of class {label} from Grams of "
+                f"{self.origin.labels[label]}. Pass samples with the labels they were fitted with."
+            )
         for name in self:
             rows = self.layers[name].rows, other.layers[name].rows
             if rows[1] > rows[0]:
@@ -190,8 +198,16 @@ class LayerGrams(Mapping[str, Tensor]):
             name: replace(info, rows=info.rows + sign * other.layers[name].rows) for name, info in self.layers.items()
         }
         label = self.origin.transform or other.origin.transform
-        origin = replace(self.origin, samples=self.samples + sign * other.samples, transform=label)
+        samples, counts = self.samples + sign * other.samples, self._counted_with(other, sign)
+        origin = replace(self.origin, samples=samples, transform=label, labels=counts)
         return LayerGrams(grams, layers, origin, self.held_out)
+
+    def _counted_with(self, other: LayerGrams, sign: int) -> tuple[int, ...]:
+        """How many samples have each label afterwards; unknown if it is of one of the two."""
+        here, there = self.origin.labels, other.origin.labels
+        if len(here) != len(there):
+            return ()
+        return tuple(one + sign * more for one, more in zip(here, there, strict=True))
 
     def require_same_origin(self, other: LayerGrams, verb: str) -> None:
         """Refuse Grams that do not mix with these.

@@ -13,7 +13,7 @@ from unweave.batches import Doubts, Inputs, Loader, Samples, checked, map_tensor
 from unweave.distributed import add_up, exchange, rank, ranks, together
 from unweave.errors import DataError, ModelError
 from unweave.fsdp import in_step, is_spread
-from unweave.grams import LayerGrams
+from unweave.grams import LayerGrams, Origin
 from unweave.outcomes import Outcomes, observe
 from unweave.shard import Opened, check_share, require_shares
 
@@ -26,12 +26,20 @@ def pooled(grams: LayerGrams) -> LayerGrams:
     """
     if ranks() == 1:
         return grams
-    counts = exchange("the sums", (grams.samples, [info.rows for info in grams.layers.values()]))
+    counts = exchange("the sums", (grams.origin, [info.rows for info in grams.layers.values()]))
     add_up([grams.grouped(name) for name in grams])
-    rows = [sum(theirs) for theirs in zip(*(theirs for _, theirs in counts), strict=True)]
+    rows = [sum(each) for each in zip(*(own for _, own in counts), strict=True)]
     layers = {n: replace(info, rows=k) for (n, info), k in zip(grams.layers.items(), rows, strict=True)}
-    origin = replace(grams.origin, samples=sum(samples for samples, _ in counts))
+    theirs = [origin for origin, _ in counts if origin.samples]
+    origin = replace(grams.origin, samples=sum(o.samples for o in theirs), labels=_labels_of_all(theirs))
     return LayerGrams({name: grams.grouped(name) for name in grams}, layers, origin, grams.held_out)
+
+
+def _labels_of_all(origins: Sequence[Origin]) -> tuple[int, ...]:
+    """How many samples of all ranks have each label; unknown if it is on one of them."""
+    if len({len(origin.labels) for origin in origins}) != 1:
+        return ()
+    return tuple(sum(each) for each in zip(*(origin.labels for origin in origins), strict=True))
 
 
 def facts_about(grams: LayerGrams) -> dict[str, str]:

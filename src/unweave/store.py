@@ -94,6 +94,7 @@ def load_with_notes(path: str | PathLike[str]) -> tuple[LayerGrams, dict[str, st
 def _origin(header: Mapping[str, str]) -> Origin:
     fields: dict[str, Any] = json.loads(header["origin"])
     fields["forgotten"] = tuple(fields["forgotten"])
+    fields["labels"] = tuple(fields.get("labels", ()))
     if header["dtype"] == "float32":
         fields["stored"] = "float32"
     origin = Origin(**fields)
