@@ -92,14 +92,16 @@ def run_authors(
                 found.left_out["authors"] = f"failed: {seen}"
                 return found
             taken.append(seen)
-    for name in taken[0]["seconds"]:
+            if "cut off" in seen["request"]:
+                found.left_out["authors' request"] = seen["request"]["cut off"]
+                break
+    for name in dict.fromkeys(name for one in taken for name in one["seconds"]):
+        timed = [one for one in taken if name in one["seconds"]]
         made_of = {"stand-ins": taken[0]["stand-ins"], "their commit": commit_of(checkout)}
-        found.rows[name] = summed_up([one["seconds"][name] for one in taken]) | made_of
+        found.rows[name] = summed_up([one["seconds"][name] for one in timed]) | made_of
         if "request" in name:
-            found.rows[name] |= taken[-1]["request"]
-    if "cut off" in taken[-1]["request"]:
-        found.left_out["authors' request"] = taken[-1]["request"]["cut off"]
-    elif "authors' request" not in found.rows:
+            found.rows[name] |= timed[-1]["request"]
+    if not found.left_out and "authors' request" not in found.rows:
         found.left_out["authors' request"] = "not run: their script for classes reads ImageNet folders in its own way"
     return found
 

@@ -110,9 +110,11 @@ class Comparison:
         self._authors(retrained)
         self._others()
 
-    def _time(self, name: str, work: Callable[[], Any], *, slow: bool = False, warm: int = 1) -> Any:
+    def _time(
+        self, name: str, work: Callable[[], Any], *, slow: bool = False, warm: int = 1, limit: float | None = None
+    ) -> Any:
         repeats = self.options.slow_repeats if slow else self.options.repeats
-        made, taken = timed(work, self.device, repeats, warm)
+        made, taken = timed(work, self.device, repeats, warm, limit)
         self.rows[name] = summed_up(taken)
         row = self.rows[name]
         print(f"  {name}: {row['median']:.3f} s ({row['min']:.3f} to {row['max']:.3f})", flush=True)
@@ -124,7 +126,7 @@ class Comparison:
         try:
             with at_most(self.options.limit):
                 first()
-                return self._time(name, work, slow=True, warm=0)
+            return self._time(name, work, slow=True, warm=0, limit=self.options.limit)
         except OverTimeError as over:
             self.left_out[name] = str(over)
             print(f"  {name}: {over}", flush=True)

@@ -18,14 +18,21 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def timed(work: Callable[[], Any], device: str, repeats: int, warm: int = 1) -> tuple[Any, list[float]]:
-    """The last outcome, and the seconds of every repeat after the first ``warm`` ones, which load kernels."""
+def timed(
+    work: Callable[[], Any], device: str, repeats: int, warm: int = 1, limit: float | None = None
+) -> tuple[Any, list[float]]:
+    """The last outcome, and the seconds of every repeat after the first ``warm`` ones, which load kernels.
+
+    Raises:
+        OverTimeError: one of them had not ended after ``limit`` seconds.
+    """
     made, taken = None, []
     for _ in range(warm + repeats):
         wait(device)
         began = time.perf_counter()
-        made = work()
-        wait(device)
+        with at_most(limit):
+            made = work()
+            wait(device)
         taken.append(time.perf_counter() - began)
     return made, taken[warm:]
 

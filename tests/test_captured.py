@@ -48,6 +48,7 @@ def test_a_gpu_looks_at_more_as_long_as_inputs_are_small() -> None:
         ForgetConfig(protect="soft"),
         ForgetConfig(objective="paper"),
         ForgetConfig(objective="paper", stop="epochs", epochs=6, lr=0.01, lr_end=0.001),
+        ForgetConfig(task="classes"),
         ForgetConfig(task="poison", epochs=6),
     ],
     ids=lambda config: f"{config.task} {config.objective} {config.protect} {config.lr}",
@@ -56,14 +57,19 @@ def test_a_replayed_walk_ends_at_the_same_weights_to_the_bit(
     config: ForgetConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem = problems.points()
+    asked = problem.samples((problem.y == 1).nonzero().squeeze(1)) if config.task == "classes" else problem.forgotten
     model = copy.deepcopy(problem.model).cuda()
     val = [(x.cuda(), y.cuda()) for x, y in problem.val]
+    recorded, record = [], captured._Recording.of
+    monkeypatch.setattr(captured._Recording, "of", lambda *step: recorded.append(record(*step)) or recorded[-1])
     ends = []
     for eager in (10**9, captured.EAGER):
         monkeypatch.setattr(captured, "EAGER", eager)
-        done = forget(model, problem.forgotten, problem.grams, val, replace(config, batch_size=16))
+        done = forget(model, asked, problem.grams, val, replace(config, batch_size=16))
         ends.append(fingerprint(done.model))
     assert ends[0] == ends[1] != fingerprint(model)
+    assert recorded
+    assert None not in recorded, "a step could not be recorded, and both walks were the same"
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

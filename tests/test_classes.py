@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import problems
@@ -9,7 +10,7 @@ from helpers import small_cnn, token_classifier
 from torch import nn
 
 import unweave
-from unweave.errors import ConfigError, ModelError
+from unweave.errors import ConfigError, DataError, ModelError
 from unweave.rest import fingerprint
 
 
@@ -66,6 +67,34 @@ def test_a_forgotten_class_can_be_dropped_and_the_grams_stay_with_the_model_of_b
     assert error < 0.05
     with pytest.raises(unweave.errors.MismatchError):
         unweave.forget(smaller, [(problem.x[stay][:10], renamed[:10])], result.grams, problem.val)
+
+
+def test_classes_that_are_gone_are_no_choice_for_the_next() -> None:
+    """A forgotten class ends at chance level, where it still resembles others: the next one must not be led there."""
+    problem, config = problems.points(), unweave.ForgetConfig(task="classes")
+    own = [(problem.y == c).nonzero().squeeze(1) for c in (0, 1)]
+    first = unweave.forget(problem.model, problem.samples(own[0]), problem.grams, problem.val, config)
+    uncounted = with_labels(first.grams, ())
+    taken_for_0 = {}
+    for grams in (first.grams, uncounted):
+        done = unweave.forget(first.model, problem.samples(own[1]), grams, problem.val, config)
+        watched = set(done.final.val_error_by_class or {})
+        taken_for_0[len(watched)] = (done.model(problem.x[own[1]]).argmax(1) == 0).double().mean().item()
+    assert set(taken_for_0) == {3, 4}, "what is gone is not watched either, if it was counted"
+    assert taken_for_0[3] < 0.5 * taken_for_0[4]
+
+
+def with_labels(grams: unweave.LayerGrams, labels: tuple[int, ...]) -> unweave.LayerGrams:
+    origin = replace(grams.origin, labels=labels)
+    return unweave.LayerGrams({name: grams.grouped(name) for name in grams}, grams.layers, origin, grams.held_out)
+
+
+def test_the_last_class_cannot_be_forgotten_in_parts() -> None:
+    problem = problems.points(spread=1.0)
+    asked = problem.samples((problem.y == 1).nonzero().squeeze(1)[:20])
+    grams = with_labels(problem.grams, (0, 60, 0, 0, 0))
+    with pytest.raises(DataError, match="No class would stay"):
+        unweave.forget(problem.model, asked, grams, problem.val, unweave.ForgetConfig(task="classes"))
 
 
 def test_what_is_left_of_a_class_is_told() -> None:

@@ -73,6 +73,16 @@ def test_match_has_one_place_to_stop(task: str, stop: str) -> None:
         ForgetConfig(task=task, objective="match", stop=stop)
 
 
+@pytest.mark.parametrize("task", MATCHED)
+@pytest.mark.parametrize("setting", [{"lam": 0.0}, {"eps": 0.1}], ids=str)
+def test_a_setting_of_the_paper_s_loss_means_the_paper_s_loss(task: str, setting: dict[str, float]) -> None:
+    config = ForgetConfig(task=task, **setting).resolved()
+    assert config.objective == "paper"
+    assert setting.items() <= config.as_dict().items()
+    with pytest.raises(ConfigError, match=r"lam and eps.*objective='paper'"):
+        ForgetConfig(task=task, objective="match", **setting)
+
+
 @pytest.mark.parametrize("task, stop", [("samples", "epochs"), ("classes", "epochs"), ("classes", "held-out")])
 def test_another_stop_means_the_paper_s_loss(task: str, stop: str) -> None:
     assert ForgetConfig(task=task, stop=stop).resolved().objective == "paper"
@@ -81,13 +91,14 @@ def test_another_stop_means_the_paper_s_loss(task: str, stop: str) -> None:
 @pytest.mark.parametrize(
     "task, objective, lam, eps, stop",
     [
-        ("samples", "match", 0.2, 0.05, "held-out"),
-        ("classes", "match", 0.2, 0.05, "chance"),
+        ("samples", "match", None, None, "held-out"),
+        ("classes", "match", None, None, "chance"),
         ("poison", "paper", -0.2, 0.1, "poison"),
     ],
 )
-def test_each_task_has_its_defaults(task: str, objective: str, lam: float, eps: float, stop: str) -> None:
+def test_each_task_has_its_defaults(task: str, objective: str, lam: float | None, eps: float | None, stop: str) -> None:
     config = ForgetConfig(task=task).resolved()
+    assert config.resolved() == config
     assert (config.objective, config.lam, config.eps, config.stop) == (objective, lam, eps, stop)
     assert config.lr is None
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unweave.batches import Inputs, map_tensors, tensors_of
+from unweave.errors import ModelError
 
 Step = Callable[[Inputs, Tensor, Tensor], Tensor]
 """Takes a step on (inputs, labels, positions) and returns what is to be reported; changes tensors in place only."""
@@ -56,12 +57,14 @@ class _Recording:
         """Record a step without taking it; None where the model does what cannot be recorded, as reading a value."""
         made = cls(inputs, labels, positions)
         device = labels.device
+        stream = torch.cuda.current_stream(device)
         torch.cuda.synchronize(device)
         try:
             # Of the current GPU, that is: what runs on another would be taken now, and never again.
             with torch.cuda.device(device), torch.cuda.graph(made.graph, stream=_stream_for(device)):
                 made.report = step(made.inputs, made.labels, made.positions)
-        except RuntimeError:
+        except (RuntimeError, ModelError):  # the second is what run() makes of the first
+            torch.cuda.set_stream(stream)  # a recording that fails may leave the process on its own
             torch.cuda.synchronize(device)
             return None
         return made

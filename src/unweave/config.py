@@ -27,17 +27,17 @@ class ForgetConfig:
     task: str = "samples"
     """"samples", "classes" (every sample of some classes) or "poison" (samples with wrong labels)."""
     objective: str | None = None
-    """"match" (default for samples and classes) or "paper" (default for poison, and for another ``stop``); see
-    :mod:`unweave.losses`."""
+    """"match" (default for samples and classes) or "paper" (default for poison, and with ``lam``, ``eps`` or another
+    ``stop``); see :mod:`unweave.losses`."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
     protect: str = "hard"
     """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
     uses it, which harms retained samples less on small, hard problems. See :mod:`unweave.protection`."""
     lam: float | None = None
-    """Weight of the entropy: > 0 spreads the outputs on the forget set, < 0 sharpens them."""
+    """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
-    """Bounds the gradient of the paper's loss by 1/ε."""
+    """The paper's loss: bounds its gradient by 1/ε."""
     lr: float | None = None
     """Learning rate of the first epoch; None lets the step choose itself."""
     lr_end: float | None = None
@@ -89,6 +89,8 @@ class ForgetConfig:
                 f"objective='match' has nothing to aim at for task={self.task!r}: nobody knows how a wrong label would "
                 "have come out. Use objective='paper'."
             )
+        if self.objective == "match" and (self.lam is not None or self.eps is not None):
+            raise ConfigError("lam and eps are the paper's loss's. Use objective='paper', or leave them out.")
         if self.objective == "match" and self.stop not in (None, MATCHED[self.task]):
             raise ConfigError(
                 f"objective='match' stops at {MATCHED[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "
@@ -135,12 +137,14 @@ class ForgetConfig:
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison = self.task == "poison"
-        matching = self.task in MATCHED and self.stop in (None, MATCHED[self.task])
+        stops = self.task in MATCHED and self.stop in (None, MATCHED[self.task])
+        objective = self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
+        papers = objective == "paper"
         return replace(
             self,
-            objective=self.objective or ("match" if matching else "paper"),
-            lam=(-0.2 if poison else 0.2) if self.lam is None else self.lam,
-            eps=(0.1 if poison else 0.05) if self.eps is None else self.eps,
+            objective=objective,
+            lam=(-0.2 if poison else 0.2) if papers and self.lam is None else self.lam,
+            eps=(0.1 if poison else 0.05) if papers and self.eps is None else self.eps,
             stop=self.stop or {**MATCHED, "poison": "poison"}[self.task],
         )
 

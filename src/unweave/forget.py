@@ -85,7 +85,7 @@ def forget(
 
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
-    stay = set(range(before.classes)) - set(before.labels.tolist()) if config.task == "classes" else None
+    stay = _classes_that_stay(retained, before) if config.task == "classes" else None
     loop = Request(descent, samples, goal, config, val, stay, progress, seen)
     with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
         torch.manual_seed(config.seed)
@@ -229,6 +229,19 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
         "the Grams were fitted with tf32=True on a GPU, this request ran on a CPU: what it took out is what was added "
         "to about 1e-3 only. Run it on the same kind of GPU, or fit without tf32"
     ]
+
+
+def _classes_that_stay(retained: LayerGrams, before: Outcomes) -> set[int]:
+    """Those that samples are left of and that are not to be forgotten; a request before may have taken some out.
+
+    Raises:
+        DataError: there is none.
+    """
+    counts = retained.origin.labels or (1,) * before.classes
+    stay = {c for c, count in enumerate(counts) if count} - set(before.labels.tolist())
+    if not stay:
+        raise DataError("No class would stay: all others were forgotten before. Keep at least one.")
+    return stay
 
 
 def _partial_classes(retained: LayerGrams, before: Outcomes) -> list[str]:

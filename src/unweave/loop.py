@@ -103,7 +103,8 @@ class Request(Walk):
             return Ending(f"{words}; nothing was changed.", ok=True)
         if self.config.stop == "held-out" and self.config.objective == "paper" and gap > self.goal.tolerance:
             words = f"Nothing was changed: the forget error is already above the target, {self._versus(start)}"
-            return Ending(f"{words}, and the paper's loss only raises it. Use objective='match'.", ok=False)
+            remedy = "Use objective='match'" if self.config.task == "samples" else "Leave stop out"
+            return Ending(f"{words}, and the paper's loss only raises it. {remedy}.", ok=False)
         return None
 
     def _epochs_left(self) -> int:

@@ -93,8 +93,9 @@ class Walk:
 
     def _see_what_is_left(self) -> None:
         """What the model says of samples whose classes are to be matched, where those are no choice; before a step."""
-        if self.config.objective != "match" or self.retained_classes is None:
+        if self.config.objective != "match" or self.config.task != "classes":
             return
+        assert self.retained_classes is not None
         stay = torch.tensor(sorted(self.retained_classes), device=self.samples.labels.device)
         batches = self.samples.pairs(self.samples.look_size(self.config.batch_size))
         with torch.no_grad():

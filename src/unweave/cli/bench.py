@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit",
         metavar="SECONDS",
         type=float,
-        help="cut off the plain request, the authors' script and each other method after so long",
+        help="of side-by-side: end the plain request, the authors' script or another method after so long",
     )
     parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
@@ -64,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("repeats", "slow_repeats", "epochs", "threads"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             arguments.parser.error(f"--{name.replace('_', '-')} must be 1 or more")
-    if arguments.limit is not None and not arguments.limit > 0:
-        arguments.parser.error("--limit must be more than 0 seconds")
+    if arguments.limit is not None and not 0 < arguments.limit < math.inf:
+        arguments.parser.error("--limit must be a number of seconds above 0")
     root = checkout()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
