@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 
 import unweave
 from unweave.errors import ConfigError, DataError, ModelError
+from unweave.gone import said_again
 from unweave.rest import fingerprint
 
 
@@ -87,6 +89,19 @@ def test_classes_that_are_gone_are_no_choice_for_the_next() -> None:
 def with_labels(grams: unweave.LayerGrams, labels: tuple[int, ...]) -> unweave.LayerGrams:
     origin = replace(grams.origin, labels=labels)
     return unweave.LayerGrams({name: grams.grouped(name) for name in grams}, grams.layers, origin, grams.held_out)
+
+
+def test_a_class_that_is_said_again_is_told() -> None:
+    problem = problems.points(spread=1.0)
+    assert said_again(problem.model, problem.grams, problem.val) == [], "no class is gone"
+    grams = with_labels(problem.grams, (60, 0, 60, 60, 60))
+    (words,) = said_again(problem.model, grams, problem.val)
+    assert re.match(r"\d+ % of held-out samples of class 1 are recognised, though it was forgotten before", words)
+    assert said_again(problem.model, grams, None) == []
+    smaller_say = nn.Sequential(problem.model, nn.Linear(5, 5, bias=False))
+    with torch.no_grad():
+        smaller_say[1].weight.copy_(torch.diag(torch.tensor([1.0, -1.0, 1.0, 1.0, 1.0])))
+    assert said_again(smaller_say, grams, problem.val) == [], "it never says class 1"
 
 
 def test_the_last_class_cannot_be_forgotten_in_parts() -> None:

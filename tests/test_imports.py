@@ -38,7 +38,7 @@ ORDER = [
     {"result"},
     {"walk"},
     {"loop"},
-    {"classes"},
+    {"classes", "gone"},
     {"forget"},
     {""},  # the package itself, whose __init__ collects the public names
     {"baselines", "audit"},

@@ -6,7 +6,6 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-import torch
 from torch import nn
 
 from unweave.errors import ConfigError, ModelError
@@ -58,17 +57,3 @@ def _classifier(model: nn.Module, layer: str | None) -> tuple[str, Any]:
     if "weight" not in last._parameters:
         raise ModelError(f"The weight of {name!r} is parametrised. Make it an ordinary parameter first.")
     return name, last
-
-
-def check_forget_classes(labels: torch.Tensor, classes: int) -> None:
-    """Refuse to forget every class at once.
-
-    Raises:
-        ConfigError: the forget set has samples of all classes, so that nothing would be retained.
-    """
-    present = labels.unique()
-    if len(present) >= classes:
-        raise ConfigError(
-            f"The forget set has samples of all {classes} classes; forgetting every class leaves no model. "
-            "Use task='samples' to forget samples of several classes."
-        )

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from unweave.batches import Loader, Samples, device_of, reusable
-from unweave.classes import check_forget_classes
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fit import Progress, observe_val, stream
 from unweave.fsdp import require_whole
+from unweave.gone import check_forget_classes, classes_that_stay, left_of_classes, said_again
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Request
@@ -85,7 +85,7 @@ def forget(
 
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
-    stay = _classes_that_stay(retained, before) if config.task == "classes" else None
+    stay = classes_that_stay(retained, before) if config.task == "classes" else None
     loop = Request(descent, samples, goal, config, val, stay, progress, seen)
     with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
         torch.manual_seed(config.seed)
@@ -111,9 +111,12 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
-        warnings=_elsewhere(grams, original)
-        + (_partial_classes(retained, before) if config.task == "classes" else [])
-        + _warnings(space, shift, loop.history[0], final, goal, config.protect),
+        warnings=[
+            *_elsewhere(grams, original),
+            *(left_of_classes(retained, before) if config.task == "classes" else []),
+            *said_again(net, grams, val),
+            *_warnings(space, shift, loop.history[0], final, goal, config.protect),
+        ],
     )
 
 
@@ -228,30 +231,6 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     return [
         "the Grams were fitted with tf32=True on a GPU, this request ran on a CPU: what it took out is what was added "
         "to about 1e-3 only. Run it on the same kind of GPU, or fit without tf32"
-    ]
-
-
-def _classes_that_stay(retained: LayerGrams, before: Outcomes) -> set[int]:
-    """Those that samples are left of and that are not to be forgotten; a request before may have taken some out.
-
-    Raises:
-        DataError: there is none.
-    """
-    counts = retained.origin.labels or (1,) * before.classes
-    stay = {c for c, count in enumerate(counts) if count} - set(before.labels.tolist())
-    if not stay:
-        raise DataError("No class would stay: all others were forgotten before. Keep at least one.")
-    return stay
-
-
-def _partial_classes(retained: LayerGrams, before: Outcomes) -> list[str]:
-    """A warning for each class that was to be forgotten and of which samples are left."""
-    left = {c: retained.origin.labels[c] for c in before.labels.unique().tolist() if retained.origin.labels}
-    return [
-        f"{count} samples of class {c} were not passed and are still retained: what they use is protected, and yet "
-        "they are to be taken for another class. Pass all samples of a class, or use task='samples'"
-        for c, count in left.items()
-        if count
     ]
 
 
