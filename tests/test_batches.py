@@ -12,8 +12,9 @@ from helpers import images, in_batches, small_cnn
 from torch import Tensor, nn
 
 import unweave
-from unweave.batches import Samples, checked, device_of, logits_of, map_tensors, reusable, run, tensors_of
+from unweave.batches import checked, device_of, logits_of, map_tensors, reusable, run, tensors_of
 from unweave.errors import DataError, LayerError, ModelError, UnweaveError
+from unweave.samples import Samples
 
 X, LABELS = images(4)
 CPU = torch.device("cpu")

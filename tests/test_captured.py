@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from unweave import ForgetConfig, captured, forget
-from unweave.batches import LOOK_ELEMENTS, Samples
 from unweave.captured import Captured
 from unweave.rest import fingerprint
+from unweave.samples import LOOK_ELEMENTS, Samples
 
 
 def test_on_a_cpu_a_step_is_just_taken() -> None:

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unweave
-from unweave.batches import Samples
 from unweave.descent import Descent, only_moving
 from unweave.layers import find_layers
+from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
 

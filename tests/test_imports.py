@@ -23,7 +23,7 @@ ORDER = [
     {"structured"},
     {"routes"},
     {"batches", "rows", "rest", "distributed"},
-    {"shard", "fsdp"},
+    {"shard", "fsdp", "samples"},
     {"layers"},
     {"borrowed", "taps"},
     {"outcomes"},

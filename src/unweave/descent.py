@@ -20,9 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from unweave.batches import Inputs, Samples, map_tensors, run
+from unweave.batches import Inputs, map_tensors, run
 from unweave.captured import Captured
 from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
+from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
 

@@ -7,7 +7,7 @@ import time
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Loader, Samples, device_of, reusable
+from unweave.batches import Loader, device_of, reusable
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
 from unweave.distributed import agree, exchange, rank, ranks, together
@@ -22,6 +22,7 @@ from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import facts_about, gathered_samples, in_order, pooled
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
+from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear

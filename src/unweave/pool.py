@@ -9,12 +9,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Doubts, Inputs, Loader, Samples, checked, map_tensors, run
+from unweave.batches import Doubts, Inputs, Loader, checked, map_tensors, run
 from unweave.distributed import add_up, exchange, rank, ranks, together
 from unweave.errors import DataError, ModelError
 from unweave.fsdp import in_step, is_spread
 from unweave.grams import LayerGrams, Origin
 from unweave.outcomes import Outcomes, observe
+from unweave.samples import Samples
 from unweave.shard import Opened, check_share, require_shares
 
 

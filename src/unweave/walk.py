@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import Loader, Samples, run
+from unweave.batches import Loader, run
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
@@ -21,6 +21,7 @@ from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison
 from unweave.outcomes import Outcomes, membership_auc
 from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
+from unweave.samples import Samples
 from unweave.stopping import Goal, collapsed
 
 FIRST_STEP = 1e-4

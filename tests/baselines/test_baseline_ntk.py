@@ -14,9 +14,9 @@ from unweave.baselines.fisher import FisherConfig, fisher
 from unweave.baselines.kernel import Plan, cut, jacobian_gram, solve
 from unweave.baselines.ntk import NtkConfig, ntk, pulled, trapezium
 from unweave.baselines.per_sample import drawn
-from unweave.batches import Samples
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError
 from unweave.rest import at_rest
+from unweave.samples import Samples
 
 CPU = torch.device("cpu")
 

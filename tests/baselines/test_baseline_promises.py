@@ -30,8 +30,8 @@ from unweave.baselines.scrub import ScrubConfig, scrub
 from unweave.baselines.sisa import SISA, SisaConfig
 from unweave.baselines.ssd import SsdConfig, ssd
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig, first_order
-from unweave.batches import Samples
 from unweave.errors import DataError, MismatchError, ModelError
+from unweave.samples import Samples
 
 CLOSED: dict[str, Any] = {
     "ntk": NtkConfig(samples=12),

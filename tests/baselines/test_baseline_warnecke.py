@@ -12,9 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from unweave.baselines.influence import Correction, Moving, chosen, hessian_product, require_same_inputs
 from unweave.baselines.lissa import lissa
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig, first_order, second_order
-from unweave.batches import Samples
 from unweave.errors import ConfigError, DataError, LayerError
 from unweave.rest import at_rest
+from unweave.samples import Samples
 
 
 def hessian(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -30,10 +30,11 @@ from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.one_step import Closing, with_change
 from unweave.baselines.per_sample import at_most, drawn, sample_gradients
 from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
-from unweave.batches import Doubts, Loader, Samples, checked, device_of, logits_of
+from unweave.batches import Doubts, Loader, checked, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate
+from unweave.samples import Samples
 
 LEAST_FISHER = 1e-8
 MOST_INVERSE = 1e3

@@ -27,8 +27,9 @@ import torch
 from torch import Tensor, nn
 
 from unweave.baselines.per_sample import at_most, sample_gradients
-from unweave.batches import Inputs, Samples
+from unweave.batches import Inputs
 from unweave.errors import ConfigError
+from unweave.samples import Samples
 
 BUFFER_SHARE = 0.75
 """Of the bytes allowed, for the buffer; the rest is for gradients on their way into it."""

@@ -29,10 +29,11 @@ from unweave.baselines.kernel import jacobian_gram, solve
 from unweave.baselines.one_step import LOOK, Closing, with_change
 from unweave.baselines.per_sample import at_most, drawn
 from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
-from unweave.batches import Loader, Samples, device_of, logits_of
+from unweave.batches import Loader, device_of, logits_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
 from unweave.rest import at_rest, duplicate
+from unweave.samples import Samples
 
 Change = dict[str, Tensor]
 

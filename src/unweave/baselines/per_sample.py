@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from unweave.batches import Inputs, Loader, Samples, checked, map_tensors
+from unweave.batches import Inputs, Loader, checked, map_tensors
 from unweave.errors import ModelError
+from unweave.samples import Samples
 
 
 def logits_with(net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
