@@ -26,6 +26,8 @@ from unweave.stopping import Goal, collapsed
 
 FIRST_STEP = 1e-4
 """The search for a step starts where an epoch moves the weights by this share of their length …"""
+PROBE = 6
+"""… or after so many doublings of it, if those are too few, as they mostly are …"""
 TRIALS = 14
 """… doubles it so often at most …"""
 DOUBLINGS = 4
@@ -233,6 +235,8 @@ def choose_doubling(trial: Callable[[int], float | None]) -> float:
     """
     left = functools.cache(trial)
     too_short, k, least = -1, 0, math.inf
+    if (share := left(PROBE)) is not None and 1 - FIRST_MOVE < share < 1:
+        too_short, k, least = PROBE, PROBE + _doublings_to_go(share), share
     while k < TRIALS and (share := left(k)) is not None and 1 - FIRST_MOVE < share <= least:
         too_short, k, least = k, k + _doublings_to_go(share), share
     for k in range(too_short + 1, TRIALS):
