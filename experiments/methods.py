@@ -6,6 +6,7 @@
 | paper | the paper's loss with this project's step, target and landing                                            |
 | match | this project's default for samples                                                                       |
 | ours  | this project's default for classes: what the network says where they are no choice is matched                |
+| soft  | the same with soft protection                                                                            |
 | …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
 """
 
@@ -33,9 +34,10 @@ TITLES = {
     "paper": "unweave, the paper's loss",
     "match": "unweave, `match`",
     "ours": "unweave",
+    "soft": "unweave, soft protection",
 }
 SAMPLES = ("pgu", "paper", "match")
-CLASSES = ("pgu", "paper", "ours")
+CLASSES = ("pgu", "paper", "ours", "soft")
 FORGET_BATCH, RETAIN_BATCH = 128, 256
 
 
@@ -63,7 +65,7 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
         return preset, "one" if case.setting.strided else "layer"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
-    return unweave.ForgetConfig(task=case.task), "layer"
+    return unweave.ForgetConfig(task=case.task, protect="soft" if name == "soft" else "hard"), "layer"
 
 
 def forget_by(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any] | None = None) -> Outcome:

@@ -31,7 +31,7 @@ from experiments.tuning import all_finite, best_of, described, earlier_trials, k
 from experiments.work import Work
 from unweave.baselines import BASELINES
 
-OURS = ("pgu", "ours")
+OURS = ("pgu", "ours", "soft")
 WARNECKE = ("first_order", "second_order")
 NETWORKS = ("poisoned", "clean")
 
@@ -86,7 +86,7 @@ def repair(
     sections = poisoned_by(data, budget)
     wrong, right, val = sections.poison.batches(), sections.poison_clean.batches(), data.val.batches()
     if method in OURS:
-        config = unweave.ForgetConfig(task="poison")
+        config = unweave.ForgetConfig(task="poison", protect="soft" if method == "soft" else "hard")
         if method == "pgu":
             config = unweave.ForgetConfig.paper(setting.poison_preset)
         stride = "one" if method == "pgu" and setting.strided else "layer"
