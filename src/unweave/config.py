@@ -90,7 +90,7 @@ class ForgetConfig:
                 "have come out. Use objective='paper'."
             )
         if self.objective == "match" and (self.lam is not None or self.eps is not None):
-            raise ConfigError("lam and eps are the paper's loss's. Use objective='paper', or leave them out.")
+            raise ConfigError("lam and eps belong to the paper's loss. Use objective='paper', or leave them out.")
         if self.objective == "match" and self.stop not in (None, MATCHED[self.task]):
             raise ConfigError(
                 f"objective='match' stops at {MATCHED[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -80,14 +81,25 @@ def test_their_script_is_told_the_published_settings(small: Case, tmp_path: Path
     assert torch.allclose(kept["logits"], net(small.val.x[:8]).detach())
 
 
-def test_a_failure_of_theirs_is_reported_and_costs_nothing_else(
-    small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    child = tmp_path / "child.py"
-    child.write_text(STUB)
-    monkeypatch.setattr(authors, "CHILD", child)
-    net = allcnn().eval()
-    found = authors.run_authors(checkout(tmp_path / "theirs"), small, net, net, 2)
+Run = Callable[..., authors.Authors]
+
+
+@pytest.fixture
+def run_with(small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a few lines in place of the process that would run their code."""
+
+    def run(lines: str, repeats: int, limit: float | None = None) -> authors.Authors:
+        child = tmp_path / "child.py"
+        child.write_text(lines)
+        monkeypatch.setattr(authors, "CHILD", child)
+        net = allcnn().eval()
+        return authors.run_authors(checkout(tmp_path / "theirs"), small, net, net, repeats, limit)
+
+    return run
+
+
+def test_a_failure_of_theirs_is_reported_and_costs_nothing_else(run_with: Run) -> None:
+    found = run_with(STUB, 2)
     assert found.rows == {}
     assert found.left_out == {"authors": "failed: exit code 1; no such thing"}
 
@@ -100,14 +112,8 @@ json.dump({"seconds": {"authors' pass": 1.5}, "request": request, "stand-ins": [
 """
 
 
-def test_what_was_timed_before_their_script_was_cut_off_is_kept(
-    small: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    child = tmp_path / "child.py"
-    child.write_text(CUT_OFF)
-    monkeypatch.setattr(authors, "CHILD", child)
-    net = allcnn().eval()
-    found = authors.run_authors(checkout(tmp_path / "theirs"), small, net, net, 3, limit=7)
+def test_what_was_timed_before_their_script_was_cut_off_is_kept(run_with: Run) -> None:
+    found = run_with(CUT_OFF, 3, limit=7)
     assert found.rows["authors' pass"]["seconds"] == [1.5], "it is not begun again"
     assert found.left_out == {"authors' request": "cut off after 7 s with 3 epochs done"}
 
