@@ -1,11 +1,12 @@
-"""The two ways to a convolution's Gram, side by side: through its patches, and through correlations of its maps.
+"""The ways to a convolution's Gram, side by side: through its patches, correlations of its maps, or all their pixels.
 
     unweave bench gram [--device cuda]
 
-For each geometry: seconds of both (median and spread over interleaved repeats), their ratio, the memory each takes
-beyond the maps and what it sums in, and the largest error against a float64 product of all patches, relative to the
-largest entry. With one thread the seconds are the processor's own, which other programs do not lengthen. Then the
-prices of :mod:`unweave.routes`, fitted to these seconds, and what the rule chose.
+For each geometry: seconds of each (median and spread over interleaved repeats; pixels only of maps that are small
+enough for them), patches to correlations as a ratio, the memory each takes beyond the maps and what it sums in, and
+the largest error against a float64 product of all patches, relative to the largest entry. With one thread the seconds
+are the processor's own, which other programs do not lengthen. Then the prices of :mod:`unweave.routes`, fitted to these
+seconds, and what the rule chose.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from benchmarks.power import power_law
 from unweave import routes
 from unweave.layers import find_layers
 from unweave.patches import Patches
+from unweave.pixels import PixelSums
 from unweave.structured import PatchSums
 from unweave.sums import GramSum
 
@@ -54,12 +56,13 @@ LARGE = [
     *((256, c, side, 3, 1, 1, 1) for c, side in ((64, 56), (128, 28), (256, 14), (512, 7), (32, 32), (16, 32))),
     *((256, c, side, 3, 2, 1, 1) for c, side in ((64, 56), (128, 28), (256, 14))),
     *((8, 128, 16, 3, 1, 1, 1), (8, 128, 8, 3, 1, 1, 1), (1, 128, 16, 3, 1, 1, 1), (8, 128, 16, 3, 2, 1, 1)),
+    *((2048, 512, 2, 3, 1, 1, 1), (2048, 256, 4, 3, 1, 1, 1), (2048, 256, 4, 3, 2, 1, 1), (64, 512, 2, 3, 1, 1, 1)),
     *((256, 128, 16, 3, 1, 1, 4), (256, 128, 16, 3, 1, 1, 32), (64, 64, 16, 5, 1, 1, 1), (256, 3, 224, 7, 2, 1, 1)),
 ]
 
 
 QUICK = [(4, 8, 8, 3, 1, 1, 1), (4, 8, 8, 3, 2, 1, 1), (4, 16, 8, 1, 1, 1, 1)]
-HEADER = "   N    C side  k  s  d   g   patches  correl.  ratio  MiB: pat.  corr.   error  chosen"
+HEADER = "   N    C side  k  s  d   g   patches  correl.  ratio    pixels  MiB: pat.  corr.   error  chosen"
 
 
 def conv_of(channels: int, kernel: int, stride: int, dilation: int, groups: int) -> nn.Conv2d:
@@ -88,6 +91,17 @@ def by_correlations(patches: Patches) -> Callable[[], PatchSums]:
     return once
 
 
+def by_pixels(patches: Patches) -> Callable[[], PixelSums]:
+    groups, channels, *sizes = patches.maps.shape[1:]
+    total = PixelSums(patches.axes, tuple(sizes), groups, channels, patches.maps.device)
+
+    def once() -> PixelSums:
+        total.add(patches)
+        return total
+
+    return once
+
+
 def seconds(work: Callable[[], Any], device: str) -> float:
     if device == "cpu":
         clock = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
@@ -104,11 +118,13 @@ def seconds(work: Callable[[], Any], device: str) -> float:
 
 
 def error(conv: nn.Conv2d, patches: Patches) -> dict[str, float]:
-    """Of both ways on the first samples, against one product of all patches in float64."""
+    """Of the ways on the first samples, against one product of all patches in float64."""
     few = Patches(patches.maps[:8], patches.axes)
     rows = torch.cat([chunk.double() for chunk in few], 1)
     exact = rows.mT @ rows
     ways = {"patches": by_patches(conv, few)().result().cpu(), "correlations": by_correlations(few)().gram().cpu()}
+    if routes.has_few_pixels(few):
+        ways["pixels"] = by_pixels(few)().gram().cpu()
     return {way: ((gram - exact.cpu()).abs().max() / exact.abs().max().cpu()).item() for way, gram in ways.items()}
 
 
@@ -121,6 +137,8 @@ def measure(case: tuple[int, ...], device: str, repeats: int) -> dict[str, Any]:
         "patches": by_patches(conv, patches),
         "correlations": by_correlations(patches),
     }
+    if routes.has_few_pixels(patches):
+        ways["pixels"] = by_pixels(patches)
     for work in ways.values():
         work()
     memory = {way: peak_bytes(work, device) for way, work in ways.items()}
@@ -135,18 +153,15 @@ def measure(case: tuple[int, ...], device: str, repeats: int) -> dict[str, Any]:
         "ratio": statistics.median(p / c for p, c in zip(times["patches"], times["correlations"], strict=True)),
         "bytes": memory,
         "error": error(conv, patches),
-        "work": {
-            "patches": asdict(routes.work_of_patches(patches, device)),
-            "correlations": asdict(routes.work_of_correlations(patches, device)),
-        },
-        "chosen": "correlations" if routes.is_structured(patches) else "patches",
+        "work": {way: asdict(routes.work_of(way, patches, device)) for way in ways},
+        "chosen": routes.quickest(patches),
     }
 
 
 def fitted(rows: list[dict[str, Any]]) -> dict[str, float]:
     """Prices >= 0 that bring price · work nearest to the seconds, each taken as a share of itself."""
     kinds = ("products", "transforms", "moved", "calls")
-    pairs = [(row["work"][way], row["seconds"][way]) for row in rows for way in ("patches", "correlations")]
+    pairs = [(row["work"][way], row["seconds"][way]) for row in rows for way in row["seconds"]]
     work = torch.tensor([[item[kind] / 1e9 / taken for kind in kinds] for item, taken in pairs], dtype=torch.float64)
     scale = work.norm(dim=0)
     log_price = torch.zeros(len(kinds), dtype=torch.float64, requires_grad=True)
@@ -198,7 +213,7 @@ def run(options: Options) -> Document:
 
 def table(result: Document) -> str:
     """For a screen: what the measurements come to; the cases were printed as they came."""
-    wrong = [row for row in result["cases"] if row["chosen"] == "correlations" and row["ratio"] < 1]
+    wrong = [row for row in result["cases"] if row["seconds"][row["chosen"]] > row["seconds"]["patches"]]
     prices = {kind: float(f"{price:.3g}") for kind, price in result["prices"].items()}
     slope = result["growth"]["slope"]
     return f"prices (ns): {prices}\nchosen where slower: {len(wrong)}; seconds grow as samples to the {slope:.3f}"
@@ -210,6 +225,7 @@ def _line(case: tuple[int, ...], row: dict[str, Any]) -> str:
     return (
         "".join(f"{value:>{width}}" for value, width in zip(case, widths, strict=True))
         + f"{1e3 * taken['patches']:8.2f}ms{1e3 * taken['correlations']:7.2f}ms{row['ratio']:7.2f}"
+        + (f"{1e3 * taken['pixels']:8.2f}ms" if "pixels" in taken else " " * 10)
         + f"{held['patches'] / 2**20:11.1f}{held['correlations'] / 2**20:7.1f}{row['error']['correlations']:9.0e}"
         + f"  {row['chosen']}"
     )

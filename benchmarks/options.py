@@ -24,7 +24,9 @@ class Options:
     slow_repeats: int = 5
     """Of what takes long: retraining, the plain and the authors' request, other methods."""
     limit: float | None = None
-    """Seconds that the plain request, the authors' script and each other method may take before they are cut off."""
+    """Seconds that the plain request and each other method may take before they are cut off."""
+    reference_limit: float | None = None
+    """Seconds that the authors' script may take."""
     networks: tuple[str, ...] = ()
     """Of side-by-side; empty: all of them."""
     others: tuple[str, ...] | None = None

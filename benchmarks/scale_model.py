@@ -116,8 +116,7 @@ class Meter:
     def add(self, rows: Any) -> None:
         if isinstance(rows, Patches):
             self.rows += rows.count
-            way = routes.work_of_correlations(rows, self.device) if routes.is_structured(rows, self.device) else None
-            self.work += way or routes.work_of_patches(rows, self.device)
+            self.work += routes.work_of(routes.quickest(rows, self.device), rows, self.device)
             return
         for chunk in [rows] if isinstance(rows, Tensor) else rows:
             chunk = chunk if chunk.dim() == 3 else chunk[None]

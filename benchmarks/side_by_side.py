@@ -211,9 +211,8 @@ class Comparison:
         if self.options.reference is None:
             self.left_out["authors"] = "not run: no checkout of their repository was given (--reference PATH)"
             return
-        found = run_authors(
-            self.options.reference, self.case, self.net, retrained, self.options.slow_repeats, self.options.limit
-        )
+        repeats, limit = self.options.slow_repeats, self.options.reference_limit
+        found = run_authors(self.options.reference, self.case, self.net, retrained, repeats, limit)
         self.left_out |= found.left_out
         for name, row in found.rows.items():
             self.rows[name] = row

@@ -37,7 +37,7 @@ BENCHMARKS = {
     "growth": Benchmark("seconds and memory against samples, classes, width, depth, image", growth.run, growth.table),
     "eigen": Benchmark("eigendecompositions and other ways to the same projector", eigen.run, eigen.table),
     "fit": Benchmark("the pass over a data set against a forward pass", fit_pass.run, fit_pass.table),
-    "gram": Benchmark("the two ways to a convolution's Gram", gram_kernels.run, gram_kernels.table),
+    "gram": Benchmark("the ways to a convolution's Gram", gram_kernels.run, gram_kernels.table),
 }
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 import unweave
 from unweave import products, split
 from unweave.products import add_gram, arithmetic_for, arithmetic_of, mirrored
-from unweave.routes import is_structured, kind_of
+from unweave.routes import kind_of, quickest
 from unweave.split import CHUNK, DIGITS, add_split_gram, bound, digits_of, power_of_two
 
 TWELVE = 1e-12
@@ -252,8 +252,8 @@ def test_a_gpu_with_slow_float64_has_prices_of_its_own(monkeypatch: pytest.Monke
     assert kind_of(torch.device("cpu")) == "split"
     wide = patches_like({"N": 256, "C": 128, "side": 32, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1})
     points = patches_like({"N": 256, "C": 512, "side": 32, "kernel": 1, "stride": 1, "dilation": 1, "groups": 1})
-    assert is_structured(wide, "split")  # 36 ms by correlations, 66 by patches
-    assert not is_structured(points, "split")
+    assert quickest(wide, "split") == "correlations"  # 36 ms by correlations, 66 by patches
+    assert quickest(points, "split") == "patches"
 
 
 # ------------------------------------------------------------------------------------------------------------ the whole

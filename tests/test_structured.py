@@ -19,18 +19,19 @@ from torch import Tensor, nn
 import unweave
 from unweave import correlate, fused
 from unweave.correlate import Correlation, scheme
-from unweave.patches import Patches
+from unweave.patches import Axis, Patches
+from unweave.pixels import PixelSums, pixels_seen
 from unweave.products import mirrored
-from unweave.routes import is_structured
+from unweave.routes import quickest
 from unweave.structured import PatchSums
 
 EXACT = 1e-10
 ROOT = Path(__file__).parent.parent
 
 
-def forced(structured: bool) -> Any:
+def forced(way: str) -> Any:
     """Take one way whatever the rule says."""
-    return mock.patch("unweave.sums.is_structured", return_value=structured)
+    return mock.patch("unweave.sums.quickest", return_value=way)
 
 
 @st.composite
@@ -59,12 +60,12 @@ def test_the_scheme_is_a_correlation(r: int) -> None:
     assert gap(found, expected) < 1e-13
 
 
-@pytest.mark.parametrize("structured", [True, False])
+@pytest.mark.parametrize("way", ["correlations", "patches", "pixels"])
 @settings(max_examples=120)  # a large space of geometries, and quick
 @given(case=convolutions())
-def test_both_ways_give_the_gram_of_all_patches(structured: bool, case: tuple[nn.Module, Tensor]) -> None:
+def test_every_way_gives_the_gram_of_all_patches(way: str, case: tuple[nn.Module, Tensor]) -> None:
     conv, x = case
-    with forced(structured):
+    with forced(way):
         assert gap(layer_grams(conv, (x,))[""], gram_of_rows(oracles.conv_rows(conv, x))) < EXACT
 
 
@@ -73,45 +74,53 @@ def test_both_ways_give_the_gram_of_all_patches(structured: bool, case: tuple[nn
 def test_large_kernels_and_maps_of_many_tiles(case: tuple[nn.Module, Tensor]) -> None:
     conv, x = case
     rows = oracles.conv_rows(conv, x)
-    with forced(True):
+    with forced("correlations"):
         assert gap(layer_grams(conv, (x,))[""], rows.mT @ rows) < EXACT
 
 
-def test_maps_of_any_size_add_up_in_one_sum() -> None:
+@pytest.mark.parametrize("way", ["correlations", "pixels"])
+def test_maps_of_any_size_add_up(way: str) -> None:
     conv = nn.Conv2d(3, 2, 3, stride=2, padding=1).double()
     inputs = [normal(2, 3, side, 9 - side % 4, seed=side) for side in (1, 4, 7, 12)]
-    with forced(True):
+    with forced(way):
         sums = sums_of(conv, *((x,) for x in inputs))[""]
     rows = torch.cat([oracles.conv_rows(conv, x) for x in inputs], 1)
     assert gap(sums.result(), rows.mT @ rows) < EXACT
     assert sums.rows == rows.shape[1]
 
 
-def test_two_geometries_of_one_weight_and_both_ways_add_up() -> None:
+def test_two_geometries_of_one_weight_and_all_ways_add_up() -> None:
     net = nn.ModuleList([nn.Conv2d(3, 2, 3, padding=1), nn.Conv2d(3, 2, 3, dilation=2)]).double()
     net[1].weight = net[0].weight
     net.forward = lambda x: (net[0](x), net[1](x))  # type: ignore[method-assign]
-    small, large = normal(2, 3, 6, 6), normal(2, 3, 9, 9)
-    with mock.patch("unweave.sums.is_structured", lambda patches: patches.maps.shape[-1] == 9):
-        found = layer_grams(net, (small,), (large,))["0"]
-    rows = torch.cat([oracles.conv_rows(conv, x) for conv in net for x in (small, large)], 1)
+    small, middle, large = normal(2, 3, 5, 5), normal(2, 3, 6, 6), normal(2, 3, 9, 9)
+    ways = {5: "pixels", 6: "patches", 9: "correlations"}
+    with mock.patch("unweave.sums.quickest", lambda patches: ways[patches.maps.shape[-1]]):
+        found = layer_grams(net, (small,), (middle,), (large,))["0"]
+    rows = torch.cat([oracles.conv_rows(conv, x) for conv in net for x in (small, middle, large)], 1)
     assert gap(found, rows.mT @ rows) < EXACT
 
 
-def test_patches_count_as_often_as_they_are_told() -> None:
+@pytest.mark.parametrize("way", ["correlations", "pixels"])
+def test_patches_count_as_often_as_they_are_told(way: str) -> None:
     conv, x = nn.Conv2d(3, 2, 3, padding=1).double(), normal(2, 3, 6, 6)
     patches = Patches.of(conv, x)
-    sums = PatchSums(patches.axes, 1, 3, x.device)
+    sums = (
+        PatchSums(patches.axes, 1, 3, x.device)
+        if way == "correlations"
+        else PixelSums(patches.axes, (6, 6), 1, 3, x.device)
+    )
     sums.add(patches, times=3)
     rows = oracles.conv_rows(conv, x)
     assert gap(sums.gram(), 3 * rows.mT @ rows) < EXACT
 
 
+@pytest.mark.parametrize("way", ["correlations", "pixels"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_maps_of_low_precision_are_correlated_in_float64(dtype: torch.dtype) -> None:
+def test_maps_of_low_precision_are_multiplied_in_float64(way: str, dtype: torch.dtype) -> None:
     conv, x = nn.Conv2d(3, 2, 3, padding=1).to(dtype), normal(4, 3, 9, 9).to(dtype)
     rows = oracles.conv_rows(conv, x)
-    with forced(True):
+    with forced(way):
         assert gap(layer_grams(conv, (x,))[""], rows.mT @ rows) < 1e-13
 
 
@@ -127,7 +136,7 @@ def test_stride_one_reads_a_strided_convolution_at_every_pixel() -> None:
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_grams_subtract_and_the_batch_size_does_not_matter(size: int) -> None:
     net, (x, labels) = small_cnn(), images(12)
-    with forced(True):
+    with forced("correlations"):
         full = unweave.fit(net, in_batches(x, labels, 12))
         again = unweave.fit(net, in_batches(x, labels, 12))
         retain = full - unweave.fit(net, in_batches(x[:5], labels[:5], size))
@@ -141,7 +150,7 @@ def test_grams_subtract_and_the_batch_size_does_not_matter(size: int) -> None:
 
 def test_infinite_maps_are_refused() -> None:
     net = nn.Sequential(nn.Conv2d(2, 2, 3, padding=1), nn.Flatten(), nn.Linear(50, 3)).double()
-    with forced(True):
+    with forced("correlations"):
         sums = sums_of(net, (torch.full((4, 2, 5, 5), float("inf")).double(),), layers=["0"])
     with pytest.raises(unweave.errors.ModelError, match=r"'0' was given NaN or infinite"):
         sums["0"].result()
@@ -154,7 +163,7 @@ def test_infinite_maps_are_refused() -> None:
 @pytest.mark.parametrize("stride", [1, 2])
 def test_chunks_add_up_and_stay_below_their_bound(budget: int, stride: int, monkeypatch: pytest.MonkeyPatch) -> None:
     conv, x = nn.Conv2d(4, 2, 3, stride=stride, padding=1, groups=2).double(), normal(5, 4, 17, 6)
-    with forced(True):
+    with forced("correlations"):
         whole = layer_grams(conv, (x,))[""]
         sizes: list[int] = []
         points = Correlation._points
@@ -176,17 +185,17 @@ def test_correlations_take_a_fifth_of_the_memory_and_no_more_for_more_samples() 
 
     conv = nn.Conv2d(128, 1, 3, padding=1)
 
-    def peak(samples: int, structured: bool) -> int:
+    def peak(samples: int, way: str) -> int:
         x = torch.ones(samples, 128, 8, 8)
         sums = sums_of(conv)[""]
-        with forced(structured):
+        with forced(way):
             sums.add(Patches.of(conv, x))
             return peak_bytes(lambda: sums.add(Patches.of(conv, x)), "cpu")
 
     with torch.no_grad():
-        few = peak(128, True)
-        assert peak(256, True) == few
-        assert 5 * few <= peak(128, False)
+        few = peak(128, "correlations")
+        assert peak(256, "correlations") == few
+        assert 5 * few <= peak(128, "patches")
 
 
 # ----------------------------------------------------------------------------------------------------------- the choice
@@ -214,22 +223,50 @@ def test_correlations_are_never_chosen_where_they_were_measured_to_be_slower(
     cases = measured(device)
     if not cases:
         pytest.skip(f"not measured on {device}")
-    chosen = [case for case in cases if is_structured(patches_like(case["geometry"]), device)]
+    chosen = [case for case in cases if quickest(patches_like(case["geometry"]), device) == "correlations"]
     assert chosen
     assert [case["geometry"] for case in chosen if case["ratio"] < 1] == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_pixels_are_never_chosen_where_they_were_measured_to_be_slower(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fused, "has_triton", lambda: True)
+    cases = [case for case in measured(device) if "pixels" in case["seconds"]]
+    if not cases:
+        pytest.skip(f"not measured on {device}")
+    chosen = [case for case in cases if quickest(patches_like(case["geometry"]), device) == "pixels"]
+    assert chosen
+    slower = [case for case in chosen if case["seconds"]["pixels"] > 1.05 * min(case["seconds"].values())]
+    assert [case["geometry"] for case in slower] == []
 
 
 @pytest.mark.parametrize("channels", [128, 256, 512])
 @pytest.mark.parametrize("side", [8, 16, 32])
 def test_wide_three_by_three_convolutions_are_correlated(channels: int, side: int) -> None:
     geometry = {"N": 64, "C": channels, "side": side, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1}
-    assert is_structured(patches_like(geometry), "cpu")
+    assert quickest(patches_like(geometry), "cpu") == "correlations"
 
 
-@pytest.mark.parametrize("change", [{"kernel": 1}, {"C": 3}, {"side": 1}, {"groups": 128}])
+@pytest.mark.parametrize("change", [{"kernel": 1}, {"C": 3}, {"groups": 128}])
 def test_where_there_is_little_to_gain_patches_are_taken(change: dict[str, int]) -> None:
     geometry = {"N": 8, "C": 128, "side": 8, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1} | change
-    assert not is_structured(patches_like(geometry), "cpu")
+    assert quickest(patches_like(geometry), "cpu") == "patches"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda", "split"])
+@pytest.mark.parametrize("change", [{}, {"side": 1}, {"stride": 2, "side": 3}, {"C": 16}, {"groups": 4}])
+def test_maps_of_few_pixels_are_multiplied_whole(change: dict[str, int], device: str) -> None:
+    geometry = {"N": 2048, "C": 128, "side": 2, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1} | change
+    assert quickest(patches_like(geometry), device) == "pixels"
+
+
+def test_pixels_beyond_the_border_are_seen_by_no_tap() -> None:
+    seen = pixels_seen([Axis(kernel=3, stride=1, dilation=1, before=1, after=1), Axis(2, 2, 1, 0, 0)], [2, 4])
+    assert seen[0] == {2: 0, 3: 1, 4: 4, 5: 5}  # output (0, 0): taps (1, ·) are line 0, taps (2, ·) line 1
+    assert seen[3] == {0: 2, 1: 3, 2: 6, 3: 7}  # output (1, 1): taps (0, ·) are line 0, taps (1, ·) line 1
+    assert len(seen) == 4
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a kernel for GPUs")

@@ -6,8 +6,11 @@ protection is soft, see little of).
 
 Two rules turn a gradient g into a step. P is the projection; P P = P where it is hard, and a soft one is applied twice:
 
-    sgd    −lr · P g                        as in the paper; with a length, −length · P P g / ‖P P g‖
+    sgd    −lr · P g                        as in the paper; with a length, −length · P g / ‖P g‖
     adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
+
+Where a step has a length of its own, what rounding leaves of the core part is stretched with the rest: small beside the
+gradient, it may not be so beside P g. So after every epoch the whole way from the start is projected once more.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class Descent:
         self._first: State = {}
         self._second: State = {}
         self._hard = all(space.layers[name].hard for name in weights)
+        self._start = {n: self._masters.get(n, w).detach().clone() for n, w in weights.items()} if rule == "sgd" else {}
         self._steps = torch.zeros((), dtype=torch.float64, device=device)
         self._size = torch.zeros((), dtype=torch.float64, device=device)
         self._captured: dict[tuple[BatchLoss, bool], Captured] = {}
@@ -117,6 +121,8 @@ class Descent:
 
         taken = self._captured.setdefault((loss, relative), Captured(step)) if self._can_be_replayed() else step
         reports = [taken(*batch) for batch in samples.batches(batch_size, order)]
+        if relative and self.rule == "sgd" and self._hard:
+            self._keep_clear_of_the_core()
         mean_loss, mean_factor = torch.stack(reports).mean(0).tolist()
         return EpochReport(mean_loss, mean_factor if relative and self.rule == "sgd" else size)
 
@@ -149,9 +155,7 @@ class Descent:
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
-        elif relative or not self._hard:
-            # Soft protection weighs twice. For hard, what rounding leaves of the core part must be small beside the
-            # step, not beside the gradient.
+        elif not self._hard:
             steps = {name: self._project(name, step) for name, step in steps.items()}
         if self.rule == "sgd" and relative:
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
@@ -160,6 +164,11 @@ class Descent:
             scale = -factor * (TRUST_LR if name not in self.weights else 1.0)
             self._move(name, moving[name], scale.to(step.dtype) * step)
         return factor
+
+    def _keep_clear_of_the_core(self) -> None:
+        """Project the way gone so far: of what rounding has left in the core space, nothing stays."""
+        way = {name: self._masters.get(name, w).detach() - self._start[name] for name, w in self.weights.items()}
+        self.restore(self.snapshot() | {name: self._start[name] + self._project(name, w) for name, w in way.items()})
 
     def _project(self, name: str, grad: Tensor) -> Tensor:
         if name not in self.weights:

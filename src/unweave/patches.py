@@ -36,6 +36,10 @@ class Axis:
         """How many outputs a map of this size has."""
         return (size + self.before + self.after - self.dilation * (self.kernel - 1) - 1) // self.stride + 1
 
+    def pixel(self, tap: int, output: int) -> int:
+        """Which pixel a tap of an output sees; it may lie beyond the border."""
+        return self.stride * output + self.dilation * tap - self.before
+
 
 class Patches:
     """The patches of a batch, [groups, n, C · kernel]: iterate over it for chunks of them.

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from unweave.errors import ModelError
+from unweave.small_maps import multiply_small_maps
 
 FETCHED_BYTES = 1 << 26
 """Bytes of weights that are put together on a GPU to be fetched at once, beside the model itself: 64 MiB."""
@@ -59,6 +60,8 @@ def at_rest(model: nn.Module, gradients: bool = False, convolutions: str | None 
         stack.enter_context(_exact_arithmetic(convolutions))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_restored(model))
+        if convolutions == "ieee":
+            multiply_small_maps(model)
         model.eval()
         yield model
 

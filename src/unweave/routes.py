@@ -1,6 +1,6 @@
-"""Which way to a convolution's Gram is the quicker: through its patches, or through correlations of its maps.
+"""Which way to a convolution's Gram is the quickest: its patches, correlations of its maps, or all pixels of a map.
 
-A rule and not a stopwatch, so that the same data gives the same bits on every run: both ways are priced by what they
+A rule and not a stopwatch, so that the same data gives the same bits on every run: the ways are priced by what they
 do, at prices that ``benchmarks/gram_kernels.py`` measured (``results/bench-gram-*.json``).
 
 On a GPU whose float64 is slow the patches are multiplied in digits (:mod:`unweave.split`), the correlations in float64
@@ -95,16 +95,37 @@ MARGIN = 0.6
 """The correlations are taken where they should take no more than this share of the time: on the measured geometries the
 prices flatter them by a factor of 1.6 at most."""
 
+PIXELS_WIDE = 2
+"""All pixels of a map may be so many times as wide as a patch: their Gram has to be held beside the one it is for."""
 
-def is_structured(patches: Patches, device: str = "") -> bool:
-    """Whether the Gram of these patches is to be made of correlations, on a kind of device (by default, their own).
 
-    Kinds are "cpu", "cuda", and "split" for a GPU that splits products, see :func:`unweave.products.arithmetic_for`.
+def quickest(patches: Patches, device: str = "") -> str:
+    """How the Gram of these patches is to be made on a kind of device (by default, their own).
+
+    "patches", "correlations" (:mod:`unweave.structured`) or "pixels" (:mod:`unweave.pixels`). Kinds of device are
+    "cpu", "cuda", and "split" for a GPU that splits products, see :func:`unweave.products.arithmetic_for`.
     """
     device = device or kind_of(patches.maps.device)
     device = device if device in PRICES else "cpu"
     prices = PRICES[device]
-    return prices.of(work_of_correlations(patches, device)) < MARGIN * prices.of(work_of_patches(patches, device))
+    rows = prices.of(work_of_patches(patches, device))
+    correlations = prices.of(work_of_correlations(patches, device))
+    if has_few_pixels(patches):
+        pixels = prices.of(work_of_pixels(patches, device))
+        if pixels < min(rows, correlations):
+            return "pixels"
+    return "correlations" if correlations < MARGIN * rows else "patches"
+
+
+def has_few_pixels(patches: Patches) -> bool:
+    """Whether the Gram of all pixels may be held beside that of the patches."""
+    return _pixels(patches) <= PIXELS_WIDE * patches.d
+
+
+def work_of(way: str, patches: Patches, device: str) -> Work:
+    """What one of the ways does for a batch."""
+    ways = {"patches": work_of_patches, "correlations": work_of_correlations, "pixels": work_of_pixels}
+    return ways[way](patches, device)
 
 
 def kind_of(device: torch.device) -> str:
@@ -117,7 +138,21 @@ def work_of_patches(patches: Patches, device: str) -> Work:
 
     Copied again as float64, and multiplied on and above the diagonal; or split, and multiplied digit by digit.
     """
-    groups, n, d = patches.groups, patches.count, patches.d
+    return _work_of_rows(patches.groups, patches.count, patches.d, device)
+
+
+def work_of_pixels(patches: Patches, device: str) -> Work:
+    """Multiply whole maps with themselves. (What is done once at the end, however many maps there are, is left out.)"""
+    return _work_of_rows(patches.groups, len(patches.maps), _pixels(patches), device)
+
+
+def _pixels(patches: Patches) -> int:
+    """How many numbers all pixels of a map have, in each group."""
+    return math.prod(patches.maps.shape[2:])
+
+
+def _work_of_rows(groups: int, n: int, d: int, device: str) -> Work:
+    """Copy n rows of each group out and multiply them with themselves."""
     rows = groups * n
     if device == "split" and d >= SPLIT_WIDE:
         chunks = groups * math.ceil(n / min(CHUNK, max(1, patch_elements("cuda") // (groups * d))))

@@ -80,8 +80,8 @@ class PatchSums:
             cells = self._cells(key, found)
             # A row of blocks at a time: all of them at once would be the whole Gram again.
             for i, (own, transposed) in enumerate(places_of(self.axes, key)):
-                _add_cells(blocks[i], cells, own, sign)
-                _add_cells(blocks[:, i], cells.mT, transposed, sign)
+                add_cells(blocks[i], cells, own, sign)
+                add_cells(blocks[:, i], cells.mT, transposed, sign)
         return blocks.permute(2, 3, 0, 4, 1).reshape(self.groups, c * k, c * k)
 
     def _found(self) -> Iterator[tuple[Key, Tensor]]:
@@ -96,7 +96,7 @@ class PatchSums:
         return split.permute(0, 2, 4, 1, 3, 5).reshape(-1, self.groups, c, c)
 
 
-def _add_cells(blocks: Tensor, cells: Tensor, places: Sequence[tuple[int, int]], sign: int) -> None:
+def add_cells(blocks: Tensor, cells: Tensor, places: Sequence[tuple[int, int]], sign: int) -> None:
     """Add cells to some of k blocks [k, groups, C, C]; places are (which block, which cell)."""
     if places:
         to, of = torch.tensor(places, device=blocks.device).T

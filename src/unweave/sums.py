@@ -10,9 +10,10 @@ from torch import Tensor
 from unweave.errors import ModelError
 from unweave.grams import LayerInfo
 from unweave.layers import Layer
-from unweave.patches import Axis, Patches
+from unweave.patches import Patches
+from unweave.pixels import PixelSums
 from unweave.products import add_gram, mirrored
-from unweave.routes import is_structured
+from unweave.routes import quickest
 from unweave.rows import Rows
 from unweave.structured import PatchSums
 from unweave.taps import check_shape, chunks_for
@@ -24,8 +25,8 @@ ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
 class GramSum:
     """Adds up one layer's Gram [groups, d, d] in float64, where the rows are.
 
-    What comes as rows goes into ``gram``, which is made when the first rows come; what comes as patches into ``gram``
-    or ``patches``, whichever is quicker.
+    What comes as rows goes into ``gram``, which is made when the first rows come; what comes as patches there too, or
+    where that is quicker into ``maps``, by the way and the geometry.
     """
 
     def __init__(self, layer: Layer) -> None:
@@ -33,11 +34,11 @@ class GramSum:
         self.rows = 0
         self.device = layer.parameter.device
         self.gram: Tensor | None = None
-        self.patches: dict[tuple[Axis, ...], PatchSums] = {}
+        self.maps: dict[object, PatchSums | PixelSums] = {}
 
     def add(self, rows: Rows, times: int = 1) -> None:
-        if isinstance(rows, Patches) and is_structured(rows):
-            self._add_patches(rows, times)
+        if isinstance(rows, Patches) and (way := quickest(rows)) != "patches":
+            self._add_maps(way, rows, times)
             return
         self.gram = self._zeros() if self.gram is None else self.gram
         elements = ROW_ELEMENTS.get(self.device.type, ROW_ELEMENTS["cpu"])
@@ -46,13 +47,18 @@ class GramSum:
             for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
                 add_gram(self.gram, part.to(self.device), times)
 
-    def _add_patches(self, patches: Patches, times: int) -> None:
+    def _add_maps(self, way: str, patches: Patches, times: int) -> None:
         check_shape(self.layer, [patches.groups, patches.count, patches.d])
         self.rows += times * patches.count
-        if patches.axes not in self.patches:
-            channels = patches.maps.shape[2]
-            self.patches[patches.axes] = PatchSums(patches.axes, patches.groups, channels, self.device)
-        self.patches[patches.axes].add(patches, times)
+        groups, channels, *sizes = patches.maps.shape[1:]
+        key = (patches.axes, *sizes) if way == "pixels" else patches.axes
+        if key not in self.maps:
+            self.maps[key] = (
+                PixelSums(patches.axes, tuple(sizes), groups, channels, self.device)
+                if way == "pixels"
+                else PatchSums(patches.axes, groups, channels, self.device)
+            )
+        self.maps[key].add(patches, times)
 
     def _zeros(self) -> Tensor:
         layer = self.layer
@@ -64,7 +70,7 @@ class GramSum:
         Raises:
             ModelError: it is not finite.
         """
-        parts = [sums.gram() for sums in self.patches.values()]
+        parts = [sums.gram() for sums in self.maps.values()]
         parts = parts if self.gram is None else [self.gram, *parts]
         gram = functools.reduce(torch.add, parts, self._zeros() if not parts else parts.pop(0))
         if not bool(torch.isfinite(gram).all()):
@@ -77,7 +83,7 @@ class GramSum:
     def close(self) -> Tensor:
         """The Gram, and begin anew."""
         gram = self.result()
-        self.rows, self.gram, self.patches = 0, None, {}
+        self.rows, self.gram, self.maps = 0, None, {}
         return gram
 
     def info(self) -> LayerInfo:

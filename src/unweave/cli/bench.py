@@ -44,6 +44,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="of side-by-side: end the plain request, the authors' script or another method after so long",
     )
+    parser.add_argument(
+        "--reference-limit", metavar="SECONDS", type=float, help="of the authors' script alone (default: as --limit)"
+    )
     parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
     parser.add_argument(
@@ -65,8 +68,9 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("repeats", "slow_repeats", "epochs", "threads"):
         if (value := getattr(arguments, name)) is not None and value < 1:
             arguments.parser.error(f"--{name.replace('_', '-')} must be 1 or more")
-    if arguments.limit is not None and not 0 < arguments.limit < math.inf:
-        arguments.parser.error("--limit must be a number of seconds above 0")
+    for name in ("limit", "reference_limit"):
+        if (value := getattr(arguments, name)) is not None and not 0 < value < math.inf:
+            arguments.parser.error(f"--{name.replace('_', '-')} must be a number of seconds above 0")
     root = checkout()
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))
@@ -112,6 +116,7 @@ def _options(arguments: argparse.Namespace) -> Any:
         repeats=repeats,
         slow_repeats=arguments.slow_repeats or repeats,
         limit=arguments.limit,
+        reference_limit=arguments.limit if arguments.reference_limit is None else arguments.reference_limit,
         networks=tuple(arguments.networks),
         others=None if arguments.others is None else tuple(arguments.others),
         epochs=arguments.epochs,

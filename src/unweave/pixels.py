@@ -1,0 +1,74 @@
+"""The Gram of a convolution's patches from the Gram of its pixels, for maps of few pixels.
+
+All pixels of a map side by side are one row of P · C numbers. Their Gram M has a block for each pair of pixels, and a
+block of the patches' Gram is a sum of those::
+
+    G[a, b]  =  Σ over outputs o of  M[pixel that tap a of o sees, pixel that tap b of o sees]       zero beyond it
+
+A map of 2×2 pixels is one row of 4 C numbers, where its four patches of a 3×3 kernel are four rows of 9 C, more than
+half of them zeros: a twentieth of the products is left. Which blocks a pair of pixels belongs to is seen to at the end.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unweave.patches import Axis, Patches
+from unweave.products import add_gram, mirrored
+from unweave.structured import add_cells
+
+ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""How many numbers of maps are summed at once, by device."""
+
+
+class PixelSums:
+    """Adds up the Gram of the pixels of maps of one size, [groups, C · P, C · P], for one geometry."""
+
+    def __init__(
+        self, axes: tuple[Axis, ...], sizes: tuple[int, ...], groups: int, channels: int, device: torch.device
+    ) -> None:
+        self.axes = axes
+        self.sizes = sizes
+        self.groups = groups
+        self.channels = channels
+        self.wide = channels * math.prod(sizes)
+        self.sums = torch.zeros(groups, self.wide, self.wide, dtype=torch.float64, device=device)
+
+    def add(self, patches: Patches, times: int = 1) -> None:
+        most = ROW_ELEMENTS.get(self.sums.device.type, ROW_ELEMENTS["cpu"])
+        for part in patches.maps.split(max(1, most // (self.groups * self.wide))):
+            add_gram(self.sums, part.to(self.sums.device).flatten(2).movedim(1, 0), times)
+
+    def gram(self) -> Tensor:
+        """The patches' Gram [groups, d, d], with rows and columns in the order of the weight: channel, then tap."""
+        c, k, pixels = self.channels, math.prod(axis.kernel for axis in self.axes), math.prod(self.sizes)
+        blocks = torch.zeros(k, k, self.groups, c, c, dtype=torch.float64, device=self.sums.device)
+        cells = mirrored(self.sums).view(self.groups, c, pixels, c, pixels).permute(2, 4, 0, 1, 3).flatten(0, 1)
+        seen = pixels_seen(self.axes, self.sizes)
+        for a in range(k):
+            places = [(b, one[a] * pixels + one[b]) for one in seen if a in one for b in one]
+            add_cells(blocks[a], cells, places, 1)
+        return blocks.permute(2, 3, 0, 4, 1).reshape(self.groups, c * k, c * k)
+
+
+def pixels_seen(axes: Sequence[Axis], sizes: Sequence[int]) -> list[dict[int, int]]:
+    """For each output, which pixel of the map each of its taps sees; taps that see the border are left out."""
+    lines = [
+        [
+            {tap: pixel for tap in range(axis.kernel) if 0 <= (pixel := axis.pixel(tap, output)) < size}
+            for output in range(axis.outputs(size))
+        ]
+        for axis, size in zip(axes, sizes, strict=True)
+    ]
+    found = []
+    for parts in itertools.product(*lines):
+        output = {0: 0}
+        for axis, size, part in zip(axes, sizes, parts, strict=True):
+            output = {t * axis.kernel + tap: p * size + pixel for t, p in output.items() for tap, pixel in part.items()}
+        found.append(output)
+    return found
