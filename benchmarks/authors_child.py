@@ -177,7 +177,7 @@ def run_script(checkout: Path, clocks: Clocks) -> dict[str, Any]:
     """Their ``unlearn.py``, as if from the shell; returns what it came to."""
     sys.argv = ["unlearn.py", "request/config.yaml"]
     ended = "to its end"
-    limit = json.loads(Path("limit.json").read_text())
+    limit = limit_given()
     try:
         with bell_after(limit):
             runpy.run_path(str(checkout / "unlearn.py"), run_name="__main__")
@@ -192,6 +192,12 @@ def run_script(checkout: Path, clocks: Clocks) -> dict[str, Any]:
     clocks.taken["authors' request"] = end - clocks.began
     clocks.taken["authors' request, less looks at the retained set and plots"] = end - clocks.began - aside
     return {"ended": ended, "epochs": epochs_done()}
+
+
+def limit_given() -> float | None:
+    """Seconds that the script, and then the pass, may take."""
+    limit: float | None = json.loads(Path("limit.json").read_text())
+    return limit
 
 
 def epochs_done() -> int:
@@ -242,7 +248,11 @@ def main() -> None:
     if request["unlearn_steps"]:
         came_to = run_script(checkout, clocks)
     wrapped = clocks.taken.pop("authors' pass", None)
-    seconds = _passes(unlearning, original, clocks)
+    try:
+        with bell_after(limit_given()):
+            seconds = _passes(unlearning, original, clocks)
+    except TimeoutError:
+        seconds, came_to = {}, came_to | {"pass cut off": f"cut off after {limit_given():g} s"}
     if wrapped is not None:
         seconds["authors' pass"] = wrapped
     seconds |= {name: value for name, value in clocks.taken.items() if "request" in name or "retain SVD" in name}

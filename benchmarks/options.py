@@ -22,11 +22,11 @@ class Options:
     """Small enough for two CPU cores and a few seconds; the numbers say nothing."""
     repeats: int = 5
     slow_repeats: int = 5
-    """Of what takes long: retraining, the plain and the authors' request, other methods."""
+    """Of what takes long: retraining, the plain version, the authors' code, other methods."""
     limit: float | None = None
     """Seconds that the plain request and each other method may take before they are cut off."""
     reference_limit: float | None = None
-    """Seconds that the authors' script may take."""
+    """Seconds that the authors' script may take, and their pass by itself."""
     networks: tuple[str, ...] = ()
     """Of side-by-side; empty: all of them."""
     others: tuple[str, ...] | None = None

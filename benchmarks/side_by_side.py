@@ -176,7 +176,7 @@ class Comparison:
 
     def _plain(self) -> None:
         case, batches, papers = self.case, self.case.train.batches(512), self.case.papers.resolved()
-        grams = self._time("plain fit", lambda: plain_grams(self.net, batches))
+        grams = self._time("plain fit", lambda: plain_grams(self.net, batches), slow=True)
         work = functools.partial(plain_forget, self.net, case.forget.batches(), grams, self.val, papers)
         first = functools.partial(
             plain_forget, self.net, case.forget.batches(), grams, self.val, replace(papers, epochs=1)

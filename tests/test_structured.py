@@ -23,7 +23,7 @@ from unweave.patches import Axis, Patches
 from unweave.pixels import PixelSums, pixels_seen
 from unweave.products import mirrored
 from unweave.routes import quickest
-from unweave.structured import PatchSums
+from unweave.structured import PatchSums, add_cells
 
 EXACT = 1e-10
 ROOT = Path(__file__).parent.parent
@@ -76,6 +76,19 @@ def test_large_kernels_and_maps_of_many_tiles(case: tuple[nn.Module, Tensor]) ->
     rows = oracles.conv_rows(conv, x)
     with forced("correlations"):
         assert gap(layer_grams(conv, (x,))[""], rows.mT @ rows) < EXACT
+
+
+@pytest.mark.parametrize("way", ["correlations", "pixels"])
+def test_no_block_is_added_to_twice_at_once(way: str) -> None:
+    """A GPU would add in either order, and the same data would not give the same bits."""
+    seen: list[list[int]] = []
+    conv = nn.Conv2d(3, 2, 3, stride=2, padding=1, dilation=2).double()
+    module = {"correlations": "structured", "pixels": "pixels"}[way]
+    noted = mock.Mock(side_effect=lambda *call: (seen.append([to for to, _ in call[2]]), add_cells(*call)))
+    with forced(way), mock.patch(f"unweave.{module}.add_cells", noted):
+        layer_grams(conv, (normal(2, 3, 4, 5),))
+    assert seen
+    assert all(len(set(blocks)) == len(blocks) for blocks in seen)
 
 
 @pytest.mark.parametrize("way", ["correlations", "pixels"])
@@ -267,6 +280,16 @@ def test_pixels_beyond_the_border_are_seen_by_no_tap() -> None:
     assert seen[0] == {2: 0, 3: 1, 4: 4, 5: 5}  # output (0, 0): taps (1, ·) are line 0, taps (2, ·) line 1
     assert seen[3] == {0: 2, 1: 3, 2: 6, 3: 7}  # output (1, 1): taps (0, ·) are line 0, taps (1, ·) line 1
     assert len(seen) == 4
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="on a GPU additions may come in any order")
+@pytest.mark.parametrize("way", ["correlations", "patches", "pixels"])
+def test_a_gpu_finds_the_same_bits_every_time(way: str) -> None:
+    conv = nn.Conv2d(64, 8, 3, padding=1).cuda()
+    x = torch.randn(256, 64, 4, 4, generator=torch.Generator().manual_seed(0)).cuda()
+    with forced(way):
+        first, *more = (layer_grams(conv, (x,))[""] for _ in range(5))
+    assert all(torch.equal(first, other) for other in more)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a kernel for GPUs")

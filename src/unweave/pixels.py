@@ -49,10 +49,9 @@ class PixelSums:
         c, k, pixels = self.channels, math.prod(axis.kernel for axis in self.axes), math.prod(self.sizes)
         blocks = torch.zeros(k, k, self.groups, c, c, dtype=torch.float64, device=self.sums.device)
         cells = mirrored(self.sums).view(self.groups, c, pixels, c, pixels).permute(2, 4, 0, 1, 3).flatten(0, 1)
-        seen = pixels_seen(self.axes, self.sizes)
-        for a in range(k):
-            places = [(b, one[a] * pixels + one[b]) for one in seen if a in one for b in one]
-            add_cells(blocks[a], cells, places, 1)
+        for output in pixels_seen(self.axes, self.sizes):
+            for a in output:
+                add_cells(blocks[a], cells, [(b, output[a] * pixels + output[b]) for b in output], 1)
         return blocks.permute(2, 3, 0, 4, 1).reshape(self.groups, c * k, c * k)
 
 

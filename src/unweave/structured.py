@@ -97,7 +97,10 @@ class PatchSums:
 
 
 def add_cells(blocks: Tensor, cells: Tensor, places: Sequence[tuple[int, int]], sign: int) -> None:
-    """Add cells to some of k blocks [k, groups, C, C]; places are (which block, which cell)."""
+    """Add cells to some of k blocks [k, groups, C, C]; places are (which block, which cell).
+
+    No block twice: a GPU would add the two in either order, and the sum would not have the same bits every time.
+    """
     if places:
         to, of = torch.tensor(places, device=blocks.device).T
         blocks.index_add_(0, to, cells[of], alpha=sign)

@@ -118,6 +118,14 @@ def test_what_was_timed_before_their_script_was_cut_off_is_kept(run_with: Run) -
     assert found.left_out == {"authors' request": "cut off after 7 s with 3 epochs done"}
 
 
+def test_a_pass_that_was_cut_off_is_named(run_with: Run) -> None:
+    stub = CUT_OFF.replace('"cut off":', '"pass cut off":').replace(" with 3 epochs done", "")
+    assert run_with(stub, 3, limit=7).left_out == {
+        "authors' pass, data on the device": "cut off after 7 s",
+        "authors' request": "not run: their script for classes reads ImageNet folders in its own way",
+    }
+
+
 @pytest.mark.parametrize("limit, ended", [(0.2, "cut off after 0.2 s with 2 epochs done"), (None, "to its end")])
 def test_their_script_ends_when_its_time_is_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None, ended: str
