@@ -1,4 +1,4 @@
-"""The networks and data that benchmarks run on: the paper's three, and a small one that takes seconds on a CPU."""
+"""The networks and data of benchmarks: the paper's three for a GPU, the demonstration's for a CPU, and a toy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ import unweave
 from experiments.data import Labelled, first_of_class, load_cifar10, load_tinyimagenet
 from experiments.images import MEAN, STD
 from experiments.models import ResNet18, allcnn, smallvgg
+from unweave.demo import data as demo_data
+from unweave.demo import network as demo_network
 
 CIFAR10 = "CIFAR-10"
+SOME_OF_CIFAR10 = "CIFAR-10, 3,000 images"
 TINYIMAGENET = "TinyImageNet"
 RANDOM = "random pixels"
 """Each class a random pattern, each image its class's pattern and noise: what is timed does not depend on it, but for
@@ -90,6 +93,15 @@ def toy(device: str) -> Case:
     return Case(
         "toy", toy_net, train, val, first, second, RANDOM, unweave.ForgetConfig(), papers, 12, 1, training_batch=64
     )
+
+
+def demo(device: str) -> Case:
+    """The demonstration's network and images: it forgets 10 of each class, then 10 more. Minutes on a CPU."""
+    train, val = (Labelled(d.x.to(device), d.y.to(device)) for d in map(demo_data.load, ("train", "val")))
+    of_each = [torch.cat([first_of_class(train.y, c, start, start + 10) for c in range(10)]) for start in (0, 10)]
+    config, papers = unweave.ForgetConfig(), unweave.ForgetConfig.paper("allcnn-cifar10")
+    how = (SOME_OF_CIFAR10, config, papers, demo_network.EPOCHS)
+    return Case("demo", demo_network.build, train, val, *of_each, *how, padding=0, training_batch=50)
 
 
 def cifar10_cases(folder: Path | None, device: str, epochs: int) -> list[Case]:

@@ -33,7 +33,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--reference", metavar="PATH", type=Path, help="a checkout of the authors' repository")
     parser.add_argument("--cifar10", metavar="PATH", type=Path, help="the images, as experiments/data.py reads them")
     parser.add_argument("--tinyimagenet", metavar="PATH", type=Path, help="the official tiny-imagenet-200, or its tar")
-    parser.add_argument("--networks", nargs="+", default=(), metavar="NET", help="of side-by-side (default: all three)")
+    parser.add_argument(
+        "--networks",
+        nargs="+",
+        default=(),
+        metavar="NET",
+        help="of side-by-side: allcnn, smallvgg, resnet18, demo (default: the first three; on a CPU, the last)",
+    )
     parser.add_argument("--others", nargs="*", metavar="METHOD", help="which baselines to time (default: all of them)")
     parser.add_argument("--epochs", type=int, default=30, help="of training and retraining (default: %(default)s)")
     parser.add_argument("--repeats", type=int, help="of everything (default: 5; with --quick: 1)")
