@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import problems
 import pytest
@@ -21,6 +22,7 @@ from unweave.descent import Descent
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError
 from unweave.loop import Request
 from unweave.rest import fingerprint
+from unweave.walk import Walk
 
 forgetting = importlib.import_module("unweave.forget")  # the name unweave.forget is the function
 
@@ -92,6 +94,23 @@ def test_retained_samples_are_hardly_touched(points: Problem) -> None:
     )
     assert rise < 4
     assert result.final.forget_error - result.history[0].forget_error > 10
+
+
+@pytest.mark.parametrize("watch", ["ends", "epochs"])
+@pytest.mark.parametrize("objective, saved", [("match", 0), ("paper", 1)])
+def test_the_epoch_with_the_chosen_step_is_not_taken_twice(
+    points: Problem, objective: str, saved: int, watch: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the steps have no memory; and everything else is as if it were."""
+    with mock.patch.object(Descent, "epoch", autospec=True, side_effect=Descent.epoch) as once:
+        result = points.run(objective=objective, watch=watch)
+    monkeypatch.setattr(Walk, "_epoch", Walk._steps)
+    with mock.patch.object(Descent, "epoch", autospec=True, side_effect=Descent.epoch) as again:
+        expected = points.run(objective=objective, watch=watch)
+    assert once.call_count == again.call_count - saved
+    assert fingerprint(result.model) == fingerprint(expected.model)
+    walks = [[replace(look, seconds=0.0) for look in one.history[1:]] for one in (result, expected)]
+    assert walks[0] == walks[1]
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

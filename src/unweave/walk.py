@@ -53,6 +53,16 @@ class Seen:
     state: State
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """The first epoch with a step that was tried: what it reported, and where it led."""
+
+    size: float
+    report: EpochReport
+    state: State
+    order: Tensor
+
+
 class Walk:
     """The walk of the weights so far: where it is, what it aims at, and what was seen on the way."""
 
@@ -83,6 +93,7 @@ class Walk:
         self._told = 0
         self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
         self._ruined = False
+        self._tried: _Trial | None = None
         self._targets: Tensor | None = None
         self._among_others: Tensor | None = None
         self._aim_at(goal)
@@ -137,6 +148,15 @@ class Walk:
         self.size *= shrink
 
     def _epoch(self) -> EpochReport:
+        """Take an epoch of steps, or go where it is known to lead: the step that was chosen was tried before."""
+        tried, self._tried = self._tried, None
+        if tried is None or tried.size != self.size or self.history[-1].epoch > 0:
+            return self._steps()
+        self.descent.restore(tried.state)
+        self._order.set_state(tried.order)
+        return tried.report
+
+    def _steps(self) -> EpochReport:
         config = self.config
         size = self.size
         if config.lr is not None and config.lr_end is not None:
@@ -169,7 +189,10 @@ class Walk:
     def _left_after(self, size: float, start: Seen) -> float | None:
         """The share of the way that an epoch of such steps leaves; None where it is a ruin. Nothing has moved then."""
         self.size, order = size, self._order.get_state()
-        after = self.look(1, self._epoch(), with_val=False)
+        report = self._steps()
+        after = self.look(1, report, with_val=False)
+        if after is not None and self.descent.rule == "sgd":  # adam would need its moments of then as well
+            self._tried = _Trial(size, report, after.state, self._order.get_state())
         self._order.set_state(order)  # however many steps are tried, the walk is the same
         self.descent.restore(start.state)
         self.descent.reset_moments()
