@@ -248,16 +248,23 @@ def main() -> None:
     if request["unlearn_steps"]:
         came_to = run_script(checkout, clocks)
     wrapped = clocks.taken.pop("authors' pass", None)
-    try:
-        with bell_after(limit_given()):
-            seconds = _passes(unlearning, original, clocks)
-    except TimeoutError:
-        seconds, came_to = {}, came_to | {"pass cut off": f"cut off after {limit_given():g} s"}
+    seconds, said = passes_in_time(unlearning, original, clocks)
+    came_to |= said
     if wrapped is not None:
         seconds["authors' pass"] = wrapped
     seconds |= {name: value for name, value in clocks.taken.items() if "request" in name or "retain SVD" in name}
     seen = {"seconds": seconds, "request": came_to, "stand-ins": stood_in, "torch": str(torch.__version__)}
     Path("seen.json").write_text(json.dumps(seen))
+
+
+def passes_in_time(unlearning: Any, original: Any, clocks: Clocks) -> tuple[dict[str, float], dict[str, str]]:
+    """The seconds of their pass; or none, and that its time was over."""
+    limit = limit_given()
+    try:
+        with bell_after(limit):
+            return _passes(unlearning, original, clocks), {}
+    except TimeoutError:
+        return {}, {"pass cut off": f"cut off after {limit:g} s"}
 
 
 def _passes(unlearning: Any, original: Any, clocks: Clocks) -> dict[str, float]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -55,9 +56,10 @@ def walk_on_cnn(rule: str = "sgd", **space: Any) -> Walk:
 @pytest.mark.parametrize("rule", RULES)
 def test_every_step_lies_in_the_complement_of_the_core_space(rule: str, relative: bool) -> None:
     walk = walk_on_cnn(rule)
-    for _ in range(3):
-        walk.epoch(relative=relative)
-        assert all(walk.in_core(name) < 1e-12 for name in walk.descent.weights)
+    with mock.patch.object(Descent, "_keep_clear_of_the_core"):  # it would hide a step that does not
+        for _ in range(3):
+            walk.epoch(relative=relative)
+            assert all(walk.in_core(name) < 1e-12 for name in walk.descent.weights)
 
 
 @pytest.mark.parametrize("rule", RULES)

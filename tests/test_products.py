@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers import gap
 
-from unweave.products import WIDE, add_gram, mirrored
+from unweave.products import WIDE, add_gram, mirror_, mirrored
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -19,6 +19,14 @@ def test_block_rows_add_up_to_the_whole_gram(d: int, groups: int) -> None:
     found = mirrored(gram)
     assert gap(found, 3 * rows.mT @ rows + more.mT @ more) < 1e-13
     assert torch.equal(found, found.mT)
+
+
+@pytest.mark.parametrize("strip", [1, 4, 7, 100])
+def test_a_gram_is_mirrored_in_place_a_strip_at_a_time(strip: int) -> None:
+    gram = torch.randn(2, 9, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    expected = mirrored(gram)
+    mirror_(gram, strip)
+    assert torch.equal(gram, expected)
 
 
 def test_half_of_the_products_are_left_out() -> None:

@@ -71,6 +71,21 @@ def test_a_convolution_with_a_forward_of_its_own_keeps_it() -> None:
         assert "_conv_forward" not in vars(net)
 
 
+def test_a_module_with_a_forward_of_its_own_keeps_it() -> None:
+    net, x = nn.Conv2d(3, 4, 3, padding=1), normal(2, 3, 2, 2).float()
+    own = lambda x, weight, bias: nn.functional.conv2d(x, 2 * weight, bias, padding=1)  # noqa: E731
+    net._conv_forward = own  # type: ignore[method-assign]
+    expected = net(x)
+    with at_rest(net):
+        assert net._conv_forward is own
+        assert torch.equal(net(x), expected)
+
+
+@pytest.mark.parametrize("side", [1, 2])
+def test_maps_below_the_kernel_are_left_to_pytorch_which_says_so(side: int) -> None:
+    assert not is_small(nn.Conv2d(3, 2, 3), torch.empty(2, 3, side, side))
+
+
 def test_nothing_is_different_on_a_cpu() -> None:
     net, x = nn.Conv2d(3, 4, 3, padding=1), normal(2, 3, 2, 2).float()
     with mock.patch.object(small_maps, "as_product", side_effect=AssertionError), at_rest(net):
@@ -86,3 +101,5 @@ def test_a_gpu_multiplies(layout: torch.memory_format) -> None:
     with mock.patch.object(small_maps, "as_product", side_effect=as_product) as used, at_rest(net):
         assert gap(net(x), expected) < 1e-6
     assert used.called
+    with mock.patch.object(small_maps, "as_product", side_effect=AssertionError), at_rest(net, gradients=True):
+        net(x).sum().backward()

@@ -275,6 +275,33 @@ def test_maps_of_few_pixels_are_multiplied_whole(change: dict[str, int], device:
     assert quickest(patches_like(geometry), device) == "pixels"
 
 
+@pytest.mark.parametrize("change", [{"N": 4}, {"kernel": 5}, {"side": 6}])
+def test_pixels_are_not_taken_where_taking_them_apart_would_cost_more(change: dict[str, int]) -> None:
+    geometry = {"N": 2048, "C": 128, "side": 4, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1}
+    assert quickest(patches_like(geometry), "cuda") == "pixels"
+    assert quickest(patches_like(geometry | change), "cuda") != "pixels"
+
+
+def test_pixels_of_one_size_only_are_held() -> None:
+    conv = nn.Conv2d(3, 2, 3, padding=1).double()
+    inputs = [normal(2, 3, side, side, seed=side) for side in (2, 3, 4, 2)]
+    with forced("pixels"):
+        sums = sums_of(conv, *((x,) for x in inputs))[""]
+    assert len(sums.maps) == 1
+    rows = torch.cat([oracles.conv_rows(conv, x) for x in inputs], 1)
+    assert gap(sums.result(), rows.mT @ rows) < EXACT
+
+
+def test_sums_of_pixels_may_be_looked_at_and_go_on() -> None:
+    conv, x = nn.Conv2d(300, 1, 3, padding=1).double(), normal(3, 300, 2, 2)  # several blocks of the Gram
+    patches = Patches.of(conv, x)
+    sums = PixelSums(patches.axes, (2, 2), 1, 300, x.device)
+    sums.add(patches)
+    first = sums.gram()
+    sums.add(patches)
+    assert gap(sums.gram(), 2 * first) < EXACT
+
+
 def test_pixels_beyond_the_border_are_seen_by_no_tap() -> None:
     seen = pixels_seen([Axis(kernel=3, stride=1, dilation=1, before=1, after=1), Axis(2, 2, 1, 0, 0)], [2, 4])
     assert seen[0] == {2: 0, 3: 1, 4: 4, 5: 5}  # output (0, 0): taps (1, ·) are line 0, taps (2, ·) line 1

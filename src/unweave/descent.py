@@ -1,8 +1,8 @@
 """Descent: the walk of the movable weights along projected gradients.
 
-Only the weights of the chosen layers move. Every step is projected off the core space, so each point of the walk, and
-each point between two points of it, differs from the start by something the retained inputs do not see (or, where the
-protection is soft, see little of).
+Only the weights of the chosen layers move. Every step is projected off the core space, so where an epoch ends, and at
+each point between two such places, the weights differ from the start by something the retained inputs do not see (or,
+where the protection is soft, see little of).
 
 Two rules turn a gradient g into a step. P is the projection; P P = P where it is hard, and a soft one is applied twice:
 
@@ -10,7 +10,8 @@ Two rules turn a gradient g into a step. P is the projection; P P = P where it i
     adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
 
 Where a step has a length of its own, what rounding leaves of the core part is stretched with the rest: small beside the
-gradient, it may not be so beside P g. So after every epoch the whole way from the start is projected once more.
+gradient, it may not be so beside P g, should nearly all of g lie in the core. So where the protection is hard, the
+whole way from the start is projected once more after every epoch.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class Descent:
         self._first: State = {}
         self._second: State = {}
         self._hard = all(space.layers[name].hard for name in weights)
-        self._start = {n: self._masters.get(n, w).detach().clone() for n, w in weights.items()} if rule == "sgd" else {}
+        self._start: State = {}
         self._steps = torch.zeros((), dtype=torch.float64, device=device)
         self._size = torch.zeros((), dtype=torch.float64, device=device)
         self._captured: dict[tuple[BatchLoss, bool], Captured] = {}
@@ -114,6 +115,9 @@ class Descent:
         """
         # Numbers stay on the device until the end: to read one earlier would make the host wait in every step.
         self._size.fill_(size)
+        stretched = relative and self.rule == "sgd" and self._hard
+        if stretched and not self._start:
+            self._start = {name: value for name, value in self.snapshot().items() if name in self.weights}
 
         def step(inputs: Inputs, labels: Tensor, positions: Tensor) -> Tensor:
             value, grads = self._gradient(loss, inputs, labels, positions)
@@ -121,7 +125,7 @@ class Descent:
 
         taken = self._captured.setdefault((loss, relative), Captured(step)) if self._can_be_replayed() else step
         reports = [taken(*batch) for batch in samples.batches(batch_size, order)]
-        if relative and self.rule == "sgd" and self._hard:
+        if stretched:
             self._keep_clear_of_the_core()
         mean_loss, mean_factor = torch.stack(reports).mean(0).tolist()
         return EpochReport(mean_loss, mean_factor if relative and self.rule == "sgd" else size)
@@ -167,8 +171,10 @@ class Descent:
 
     def _keep_clear_of_the_core(self) -> None:
         """Project the way gone so far: of what rounding has left in the core space, nothing stays."""
-        way = {name: self._masters.get(name, w).detach() - self._start[name] for name, w in self.weights.items()}
-        self.restore(self.snapshot() | {name: self._start[name] + self._project(name, w) for name, w in way.items()})
+        for name, weight in self.weights.items():
+            here = self._masters.get(name, weight.detach())
+            here.copy_(self._start[name] + self._project(name, here - self._start[name]))
+            weight.detach().copy_(here)
 
     def _project(self, name: str, grad: Tensor) -> Tensor:
         if name not in self.weights:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from unweave.patches import Axis, Patches
-from unweave.products import add_gram, mirrored
+from unweave.products import add_gram, mirror_
 from unweave.structured import add_cells
 
 ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
@@ -27,7 +27,7 @@ ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
 
 
 class PixelSums:
-    """Adds up the Gram of the pixels of maps of one size, [groups, C · P, C · P], for one geometry."""
+    """Adds up the Gram of the pixels of maps of one size, [groups, P · C, P · C], for one geometry."""
 
     def __init__(
         self, axes: tuple[Axis, ...], sizes: tuple[int, ...], groups: int, channels: int, device: torch.device
@@ -42,16 +42,19 @@ class PixelSums:
     def add(self, patches: Patches, times: int = 1) -> None:
         most = ROW_ELEMENTS.get(self.sums.device.type, ROW_ELEMENTS["cpu"])
         for part in patches.maps.split(max(1, most // (self.groups * self.wide))):
-            add_gram(self.sums, part.to(self.sums.device).flatten(2).movedim(1, 0), times)
+            rows = part.to(self.sums.device).flatten(3).permute(1, 0, 3, 2)  # [groups, n, P, C]
+            add_gram(self.sums, rows.flatten(2), times)
 
     def gram(self) -> Tensor:
         """The patches' Gram [groups, d, d], with rows and columns in the order of the weight: channel, then tap."""
         c, k, pixels = self.channels, math.prod(axis.kernel for axis in self.axes), math.prod(self.sizes)
         blocks = torch.zeros(k, k, self.groups, c, c, dtype=torch.float64, device=self.sums.device)
-        cells = mirrored(self.sums).view(self.groups, c, pixels, c, pixels).permute(2, 4, 0, 1, 3).flatten(0, 1)
+        mirror_(self.sums)
+        cells = self.sums.view(self.groups, pixels, c, pixels, c).permute(1, 3, 0, 2, 4)
         for output in pixels_seen(self.axes, self.sizes):
-            for a in output:
-                add_cells(blocks[a], cells, [(b, output[a] * pixels + output[b]) for b in output], 1)
+            places = list(zip(output, output.values(), strict=True))
+            for a, pixel in places:
+                add_cells(blocks[a], cells[pixel], places, 1)
         return blocks.permute(2, 3, 0, 4, 1).reshape(self.groups, c * k, c * k)
 
 

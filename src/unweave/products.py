@@ -84,6 +84,15 @@ def add_gram(gram: Tensor, rows: Tensor, times: int = 1) -> None:
         block.baddbmm_(rows[:, :, start : start + width].mT, rows[:, :, start:], alpha=times)
 
 
+def mirror_(gram: Tensor, strip: int = 1024) -> None:
+    """As :func:`mirrored`, in place and a strip at a time; what is added afterwards is mirrored by the next call."""
+    for start in range(0, gram.shape[-1], strip):
+        end = start + strip
+        corner = gram[:, start:end, start:end]
+        corner.copy_(mirrored(corner))
+        gram[:, end:, start:end] = gram[:, start:end, end:].mT
+
+
 def mirrored(gram: Tensor) -> Tensor:
     """The Gram of which this holds the part on and above the diagonal: symmetric to the last bit."""
     return gram.triu() + gram.triu(1).mT

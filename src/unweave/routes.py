@@ -96,7 +96,10 @@ MARGIN = 0.6
 prices flatter them by a factor of 1.6 at most."""
 
 PIXELS_WIDE = 2
-"""All pixels of a map may be so many times as wide as a patch: their Gram has to be held beside the one it is for."""
+"""All pixels of a map may be so many times as wide as a patch: their Gram is held until the patches' is made of it."""
+
+PIXELS_SEEN = 256
+"""Taps of outputs, at most, for whom pixels are looked up at the end: each is a call."""
 
 
 def quickest(patches: Patches, device: str = "") -> str:
@@ -110,16 +113,16 @@ def quickest(patches: Patches, device: str = "") -> str:
     prices = PRICES[device]
     rows = prices.of(work_of_patches(patches, device))
     correlations = prices.of(work_of_correlations(patches, device))
-    if has_few_pixels(patches):
-        pixels = prices.of(work_of_pixels(patches, device))
-        if pixels < min(rows, correlations):
-            return "pixels"
+    pixels = prices.of(work_of_pixels(patches, device)) if has_few_pixels(patches) else math.inf
+    if pixels < min(rows, correlations / MARGIN):
+        return "pixels"
     return "correlations" if correlations < MARGIN * rows else "patches"
 
 
 def has_few_pixels(patches: Patches) -> bool:
-    """Whether the Gram of all pixels may be held beside that of the patches."""
-    return _pixels(patches) <= PIXELS_WIDE * patches.d
+    """Whether the Gram of all pixels may be held, and is taken apart in no time."""
+    seen = math.prod(patches.outputs) * math.prod(axis.kernel for axis in patches.axes)
+    return _pixels(patches) <= PIXELS_WIDE * patches.d and seen <= PIXELS_SEEN
 
 
 def work_of(way: str, patches: Patches, device: str) -> Work:
@@ -142,8 +145,10 @@ def work_of_patches(patches: Patches, device: str) -> Work:
 
 
 def work_of_pixels(patches: Patches, device: str) -> Work:
-    """Multiply whole maps with themselves. (What is done once at the end, however many maps there are, is left out.)"""
-    return _work_of_rows(patches.groups, len(patches.maps), _pixels(patches), device)
+    """Multiply whole maps with themselves, and take their Gram apart: once, but this may be the only batch."""
+    wide = _pixels(patches)
+    apart = Work(moved=2.0 * patches.groups * (wide**2 + patches.d**2))
+    return _work_of_rows(patches.groups, len(patches.maps), wide, device) + apart
 
 
 def _pixels(patches: Patches) -> int:

@@ -20,14 +20,20 @@ FEW_PIXELS = 16
 
 
 def multiply_small_maps(model: nn.Module) -> None:
-    """Let a model's convolutions run small maps on a GPU as products. Until somebody resets its modules' attributes."""
+    """Let a model's convolutions run small maps on a GPU as products, until somebody resets its modules' attributes.
+
+    Not those that have a way of their own, by their class or on the module itself.
+    """
     for module in model.modules():
-        if isinstance(module, nn.Conv2d) and type(module)._conv_forward is nn.Conv2d._conv_forward:
+        own = "_conv_forward" in vars(module)
+        if isinstance(module, nn.Conv2d) and not own and type(module)._conv_forward is nn.Conv2d._conv_forward:
             module._conv_forward = functools.partial(_convolve, module)  # type: ignore[method-assign]
 
 
 def _convolve(module: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if x.is_cuda and x.dtype == weight.dtype == torch.float32 and is_small(module, x):
+    # Not where gradients follow: patches overlap, and a GPU would add up theirs in any order.
+    single = x.is_cuda and x.dtype == weight.dtype == torch.float32 and not torch.is_grad_enabled()
+    if single and is_small(module, x):
         return as_product(module, x, weight, bias)
     out: Tensor = nn.Conv2d._conv_forward(module, x, weight, bias)
     return out
@@ -38,7 +44,8 @@ def is_small(module: nn.Conv2d, x: Tensor) -> bool:
     plain = module.groups == 1 and module.stride == (1, 1) and module.padding_mode == "zeros"
     if not plain or module.kernel_size == (1, 1) or x.dim() != 4 or len(x) == 0:
         return False
-    return math.prod(Patches.of(module, x).outputs) <= FEW_PIXELS
+    outputs = Patches.of(module, x).outputs
+    return min(outputs) > 0 and math.prod(outputs) <= FEW_PIXELS
 
 
 def as_product(module: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

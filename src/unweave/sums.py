@@ -10,7 +10,7 @@ from torch import Tensor
 from unweave.errors import ModelError
 from unweave.grams import LayerInfo
 from unweave.layers import Layer
-from unweave.patches import Patches
+from unweave.patches import Axis, Patches
 from unweave.pixels import PixelSums
 from unweave.products import add_gram, mirrored
 from unweave.routes import quickest
@@ -34,11 +34,13 @@ class GramSum:
         self.rows = 0
         self.device = layer.parameter.device
         self.gram: Tensor | None = None
-        self.maps: dict[object, PatchSums | PixelSums] = {}
+        self.maps: dict[tuple[str, tuple[Axis, ...]], PatchSums | PixelSums] = {}
 
     def add(self, rows: Rows, times: int = 1) -> None:
-        if isinstance(rows, Patches) and (way := quickest(rows)) != "patches":
-            self._add_maps(way, rows, times)
+        if isinstance(rows, Patches) and (sums := self._sums_for(rows)) is not None:
+            check_shape(self.layer, [rows.groups, rows.count, rows.d])
+            self.rows += times * rows.count
+            sums.add(rows, times)
             return
         self.gram = self._zeros() if self.gram is None else self.gram
         elements = ROW_ELEMENTS.get(self.device.type, ROW_ELEMENTS["cpu"])
@@ -47,18 +49,21 @@ class GramSum:
             for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
                 add_gram(self.gram, part.to(self.device), times)
 
-    def _add_maps(self, way: str, patches: Patches, times: int) -> None:
-        check_shape(self.layer, [patches.groups, patches.count, patches.d])
-        self.rows += times * patches.count
-        groups, channels, *sizes = patches.maps.shape[1:]
-        key = (patches.axes, *sizes) if way == "pixels" else patches.axes
+    def _sums_for(self, patches: Patches) -> PatchSums | PixelSums | None:
+        """Where the maps of these patches are summed; None where the patches themselves are."""
+        way, (groups, channels, *sizes) = quickest(patches), patches.maps.shape[1:]
+        if way == "patches":
+            return None
+        key = way, patches.axes
         if key not in self.maps:
             self.maps[key] = (
                 PixelSums(patches.axes, tuple(sizes), groups, channels, self.device)
                 if way == "pixels"
                 else PatchSums(patches.axes, groups, channels, self.device)
             )
-        self.maps[key].add(patches, times)
+        sums = self.maps[key]
+        # Pixels of one size only: with a Gram for each, the sizes that happen to come would say how much is held.
+        return sums if isinstance(sums, PatchSums) or sums.sizes == tuple(sizes) else None
 
     def _zeros(self) -> Tensor:
         layer = self.layer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -143,6 +144,18 @@ def test_their_script_ends_when_its_time_is_over(
     came_to = authors_child.run_script(tmp_path, clocks)
     assert (came_to.get("cut off") or came_to["ended"]) == ended
     assert ("authors' request" in clocks.taken) == (limit is None)
+
+
+@pytest.mark.parametrize("limit, said", [(0.1, {"pass cut off": "cut off after 0.1 s"}), (None, {})])
+def test_their_pass_ends_when_its_time_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: float | None, said: dict[str, str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("limit.json").write_text(json.dumps(limit))
+    monkeypatch.setattr(authors_child, "_passes", lambda *args: time.sleep(0.3) or {"pass": 0.3})
+    seconds, found = authors_child.passes_in_time(None, None, authors_child.Clocks())
+    assert found == said
+    assert seconds == ({} if said else {"pass": 0.3})
 
 
 def test_a_network_they_have_not_is_left_out() -> None:

@@ -48,10 +48,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--limit",
         metavar="SECONDS",
         type=float,
-        help="of side-by-side: end the plain request, the authors' script or another method after so long",
+        help="of side-by-side: end the plain request, the authors' script or pass, or another method after so long",
     )
     parser.add_argument(
-        "--reference-limit", metavar="SECONDS", type=float, help="of the authors' script alone (default: as --limit)"
+        "--reference-limit", metavar="SECONDS", type=float, help="of the authors' code alone (default: as --limit)"
     )
     parser.add_argument("--threads", type=int, help="of gram on a CPU (default: 1, timed by the processor's own clock)")
     parser.add_argument("--seed", type=int, default=0, help="of networks and data (default: %(default)s)")
