@@ -7,6 +7,7 @@
 | match | this project's default for samples                                                                       |
 | ours  | this project's default for classes: what the network says where they are no choice is matched                |
 | soft  | the same with soft protection                                                                            |
+| odds  | the same with the odds among the classes that stay held                                                  |
 | …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
 """
 
@@ -35,9 +36,11 @@ TITLES = {
     "match": "unweave, `match`",
     "ours": "unweave",
     "soft": "unweave, soft protection",
+    "odds": "unweave, odds held",
 }
 SAMPLES = ("pgu", "paper", "match")
-CLASSES = ("pgu", "paper", "ours", "soft")
+CLASSES = ("pgu", "paper", "ours", "soft", "odds")
+ODDS = 0.5
 FORGET_BATCH, RETAIN_BATCH = 128, 256
 
 
@@ -65,7 +68,8 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
         return preset, "one" if case.setting.strided else "layer"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
-    return unweave.ForgetConfig(task=case.task, protect="soft" if name == "soft" else "hard"), "layer"
+    changed = {"soft": {"protect": "soft"}, "odds": {"odds": ODDS}}.get(name, {})
+    return unweave.ForgetConfig(task=case.task, **changed), "layer"
 
 
 def forget_by(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any] | None = None) -> Outcome:

@@ -71,6 +71,22 @@ def test_a_forgotten_class_can_be_dropped_and_the_grams_stay_with_the_model_of_b
         unweave.forget(smaller, [(problem.x[stay][:10], renamed[:10])], result.grams, problem.val)
 
 
+def test_held_odds_stay_nearer_to_what_they_were() -> None:
+    problem = problems.points()
+    own = (problem.y == 1).nonzero().squeeze(1)
+    others = [c for c in range(5) if c != 1]
+
+    def off(**settings: float) -> float:
+        config = unweave.ForgetConfig(task="classes", **settings)
+        result = unweave.forget(problem.model, problem.samples(own), problem.grams, problem.val, config)
+        assert result.ok
+        with torch.no_grad():
+            before, after = (net(problem.x[own])[:, others].log_softmax(1) for net in (problem.model, result.model))
+        return float((after - before).square().mean().sqrt())
+
+    assert off(odds=0.5) < 0.7 * off()
+
+
 def test_classes_that_are_gone_are_no_choice_for_the_next() -> None:
     """A forgotten class ends at chance level, where it still resembles others: the next one must not be led there."""
     problem, config = problems.points(), unweave.ForgetConfig(task="classes")

@@ -19,6 +19,7 @@ INVALID: list[tuple[str, Any]] = [
     ("lr_end", nan),
     *[("eps", value) for value in (0, -1, nan, inf)],
     *[("lam", value) for value in (nan, inf, "0.2")],
+    *[("odds", value) for value in (-0.1, nan, inf, None, "1")],
     *[("epochs", value) for value in (0, -1, 2.5, True, None)],
     ("batch_size", 0),
     ("seed", "x"),
@@ -55,6 +56,13 @@ def test_gamma_may_be_anything_above_0_up_to_1(gamma: Any) -> None:
 
 def test_the_guard_can_be_switched_off_with_infinity() -> None:
     assert ForgetConfig(max_damage=inf).max_damage == inf
+
+
+@pytest.mark.parametrize("other", [{}, {"task": "poison"}, {"task": "classes", "objective": "paper"}], ids=str)
+def test_odds_are_for_classes_that_are_matched(other: dict[str, Any]) -> None:
+    assert ForgetConfig(task="classes", odds=0.5).resolved().odds == 0.5
+    with pytest.raises(ConfigError, match="odds are held where classes are matched"):
+        ForgetConfig(**other, odds=0.5)
 
 
 def test_lr_end_without_lr_is_refused() -> None:

@@ -22,6 +22,7 @@ LOSSES: dict[str, Callable[[Tensor], Tensor]] = {
     "poison": lambda z: poison_loss(z, LABELS, -0.2, 0.1),
     "match": lambda z: match_loss(z, LABELS, TARGETS),
     "match, classes": lambda z: elsewhere_loss(z, among(LOGITS.flip(0), torch.tensor([0, 2]))),
+    "match, classes, odds": lambda z: elsewhere_loss(z, among(LOGITS.flip(0), torch.tensor([0, 2, 3])), 0.7),
 }
 
 
@@ -70,13 +71,13 @@ def test_the_poison_loss_of_two_classes_has_no_entropy_left() -> None:
 
 def test_what_is_said_among_the_classes_that_stay() -> None:
     stay, found = [0, 2], among(LOGITS, torch.tensor([0, 2]))
-    assert torch.equal(found[:, [1, 3]], torch.zeros(6, 2, dtype=torch.float64))
-    numpy.testing.assert_allclose(found[:, stay], softmax(LOGITS[:, stay]), rtol=1e-12)
+    assert bool(found[:, [1, 3]].isneginf().all())
+    numpy.testing.assert_allclose(found[:, stay].exp(), softmax(LOGITS[:, stay]), rtol=1e-12)
 
 
 def test_matching_classes_is_the_cross_entropy_with_what_is_said_among_the_others() -> None:
     stay = torch.tensor([0, 2])
-    q, log_p = among(LOGITS.flip(0), stay).numpy(), numpy.log(softmax(LOGITS))
+    q, log_p = among(LOGITS.flip(0), stay).exp().numpy(), numpy.log(softmax(LOGITS))
     expected = -(q * log_p).sum(1).mean()
     assert elsewhere_loss(LOGITS, among(LOGITS.flip(0), stay)).item() == pytest.approx(expected)
 
@@ -86,8 +87,29 @@ def test_a_matched_class_leaves_the_others_as_they_stand_to_each_other() -> None
     stay = torch.tensor([0, 2])
     slope = gradient(lambda z: elsewhere_loss(z, among(LOGITS, stay)), LOGITS)
     assert bool((slope[:, [1, 3]] > 0).all())
-    shares = slope[:, stay] / among(LOGITS, stay)[:, stay]
+    shares = slope[:, stay] / among(LOGITS, stay)[:, stay].exp()
     torch.testing.assert_close(shares[:, 0], shares[:, 1])
+
+
+def test_held_odds_are_half_the_mean_square_of_what_log_probabilities_are_off() -> None:
+    stay = torch.tensor([0, 2, 3])
+    target = among(LOGITS.flip(0), stay)
+    off = numpy.log(softmax(LOGITS[:, stay])) - numpy.log(softmax(LOGITS.flip(0)[:, stay]))
+    expected = 0.5 * 0.7 * (off**2).mean()
+    found = elsewhere_loss(LOGITS, target, 0.7) - elsewhere_loss(LOGITS, target)
+    assert found.item() == pytest.approx(expected)
+    moved = LOGITS.clone()
+    moved[:, 1] += 3.0  # what the forgotten class itself says is not among them
+    assert (elsewhere_loss(moved, target, 0.7) - elsewhere_loss(moved, target)).item() == pytest.approx(expected)
+
+
+def test_odds_of_outputs_far_apart_are_finite() -> None:
+    """Logits 300 apart: in float32 the softmax is exactly 0 there, and its logarithm is not."""
+    logits = torch.tensor([[0.0, 300.0, -300.0]], requires_grad=True)
+    loss = elsewhere_loss(logits, among(logits.detach().flip(1), torch.tensor([0, 2])), 0.5)
+    loss.backward()
+    assert bool(torch.isfinite(loss))
+    assert bool(torch.isfinite(logits.grad).all())
 
 
 def test_the_match_loss_is_smooth_l1_of_the_margins() -> None:

@@ -38,6 +38,9 @@ class ForgetConfig:
     """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
     """The paper's loss: bounds its gradient by 1/ε."""
+    odds: float = 0.0
+    """Classes that are matched: how strongly the odds among the classes that stay are held on the forget set; 0: not at
+    all. Try 0.5; large values, from 3 on, may lead a walk astray."""
     lr: float | None = None
     """Learning rate of the first epoch; None lets the step choose itself."""
     lr_end: float | None = None
@@ -91,6 +94,8 @@ class ForgetConfig:
             )
         if self.objective == "match" and (self.lam is not None or self.eps is not None):
             raise ConfigError("lam and eps belong to the paper's loss. Use objective='paper', or leave them out.")
+        if self.odds and (self.task, self._objective()) != ("classes", "match"):
+            raise ConfigError("odds are held where classes are matched: task='classes' with objective='match'.")
         if self.objective == "match" and self.stop not in (None, MATCHED[self.task]):
             raise ConfigError(
                 f"objective='match' stops at {MATCHED[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "
@@ -120,6 +125,8 @@ class ForgetConfig:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
         if self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
+        if not (_is_number(self.odds) and 0 <= self.odds < math.inf):
+            raise ConfigError(f"Invalid odds: {self.odds!r}. Supported: a finite number from 0.")
         if self.lam is not None and not (_is_number(self.lam) and math.isfinite(self.lam)):
             raise ConfigError(f"Invalid lam: {self.lam!r}. Supported: a finite number.")
         for name, least in {"epochs": 1, "batch_size": 1, "trust": 0, "seed": 0}.items():
@@ -134,11 +141,14 @@ class ForgetConfig:
                 where = f" for {name!r}" if per_layer else ""
                 raise ConfigError(f"Invalid gamma{where}: {value!r}. Supported: a number in (0, 1], or one per layer.")
 
+    def _objective(self) -> str:
+        """The one given, or else the one for the task."""
+        stops = self.task in MATCHED and self.stop in (None, MATCHED[self.task])
+        return self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
+
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
-        poison = self.task == "poison"
-        stops = self.task in MATCHED and self.stop in (None, MATCHED[self.task])
-        objective = self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
+        poison, objective = self.task == "poison", self._objective()
         papers = objective == "paper"
         return replace(
             self,

@@ -3,14 +3,16 @@
 | objective | task    | descends                                                                                       |
 |-----------|---------|------------------------------------------------------------------------------------------------|
 | match     | samples | smooth-L1 distance of each margin to the margin a held-out sample of its class has at its rank |
-| match     | classes | −Σ q log p, q the original model's softmax over the classes that stay                          |
+| match     | classes | −Σ q log p + ½ κ mean (log r − log q)²: q the original model's softmax over the classes that   |
+|           |         | stay, r the same of the changing model, κ = ``odds``                                           |
 | paper     | samples | −log(1 − p_y + ε) − λ H(p): away from the label; λ > 0 spreads the output, λ < 0 sharpens it   |
 | paper     | classes | the same                                                                                       |
 | paper     | poison  | −log(1 − p_y + ε) − λ H(q), q the softmax without the poisoned label; λ < 0 there              |
 
 A model that never saw a class takes its samples for what they resemble. What they resemble the original model knows: it
 is what it says where the class is no choice (the target of DELETE, Zhou et al., CVPR 2025). The paper's loss spreads
-these outputs instead (λ > 0), which retained samples that resemble them feel.
+these outputs instead (λ > 0), which retained samples that resemble them feel. −Σ q log p hardly minds the many classes
+that q gives next to nothing; with κ > 0 the odds among all that stay are held where they were.
 
 The paper's text and code maximise the entropy for λ > 0, as here; its printed equation has the other sign, which is
 ``lam < 0`` here.
@@ -30,16 +32,26 @@ def match_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:
     return F.smooth_l1_loss(margin(logits, labels), targets.to(logits.dtype))
 
 
-def elsewhere_loss(logits: Tensor, among_others: Tensor) -> Tensor:
-    """Mean cross-entropy against outputs [N, C] that give the forgotten classes nothing, see :func:`among`."""
-    return -(among_others * logits.log_softmax(1)).sum(1).mean()
+def elsewhere_loss(logits: Tensor, among_others: Tensor, odds: float = 0.0) -> Tensor:
+    """Mean cross-entropy against what was said without the forgotten classes, log q [N, C] as :func:`among` has it.
+
+    With ``odds``, so many times half the mean square by which log-probabilities among the classes that stay are off is
+    added.
+    """
+    loss = -(among_others.exp() * logits.log_softmax(1)).sum(1).mean()
+    if odds == 0:
+        return loss
+    gone = among_others.isneginf()
+    now = logits.masked_fill(gone, float("-inf")).log_softmax(1)
+    off = now.masked_fill(gone, 0.0) - among_others.masked_fill(gone, 0.0)
+    return loss + 0.5 * odds * (off.square().sum(1) / (~gone).sum(1)).mean()
 
 
 def among(logits: Tensor, classes: Tensor) -> Tensor:
-    """The softmax over some of the classes alone, [N, C]: zero for the others."""
+    """The logarithm of the softmax over some of the classes alone, [N, C]: −inf for the others."""
     left_out = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
     left_out[classes] = False
-    return logits.masked_fill(left_out, float("-inf")).softmax(1)
+    return logits.masked_fill(left_out, float("-inf")).log_softmax(1)
 
 
 def reverse_cross_entropy(logits: Tensor, labels: Tensor, eps: float) -> Tensor:

@@ -173,7 +173,7 @@ class Walk:
         if self._targets is not None:
             return match_loss(logits, labels, self._targets[positions])
         if self._among_others is not None:
-            return elsewhere_loss(logits, self._among_others[positions])
+            return elsewhere_loss(logits, self._among_others[positions], config.odds)
         assert config.lam is not None
         assert config.eps is not None
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)
