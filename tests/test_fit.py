@@ -260,7 +260,7 @@ def test_the_float64_copies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyP
         copies.append(result.numel() if result.dtype == torch.float64 and result.dim() == 3 else 0)
         return result
 
-    monkeypatch.setattr("unweave.sums.ROW_ELEMENTS", {"cpu": 60})
+    monkeypatch.setattr("unweave.products.ROW_ELEMENTS", {"cpu": 60})
     monkeypatch.setattr(Tensor, "to", noting)
     unweave.fit(net, [(x, torch.arange(50) % 3)])
     assert max(copies) == 60

@@ -174,7 +174,7 @@ def test_chunks_of_patches_add_up_to_the_same_gram(
 def test_chunks_of_rows_add_up_to_the_same_gram(monkeypatch: pytest.MonkeyPatch) -> None:
     linear, x = nn.Linear(5, 2).double(), normal(7, 3, 5)
     whole = layer_grams(linear, (x,))[""]
-    monkeypatch.setattr("unweave.sums.ROW_ELEMENTS", {"cpu": 12})
+    monkeypatch.setattr("unweave.products.ROW_ELEMENTS", {"cpu": 12})
     assert gap(layer_grams(linear, (x,))[""], whole) < EXACT
 
 

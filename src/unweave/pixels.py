@@ -19,11 +19,8 @@ import torch
 from torch import Tensor
 
 from unweave.patches import Axis, Patches
-from unweave.products import add_gram, mirror_
+from unweave.products import add_gram, mirror_, row_elements
 from unweave.structured import add_cells
-
-ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""How many numbers of maps are summed at once, by device."""
 
 
 class PixelSums:
@@ -40,8 +37,7 @@ class PixelSums:
         self.sums = torch.zeros(groups, self.wide, self.wide, dtype=torch.float64, device=device)
 
     def add(self, patches: Patches, times: int = 1) -> None:
-        most = ROW_ELEMENTS.get(self.sums.device.type, ROW_ELEMENTS["cpu"])
-        for part in patches.maps.split(max(1, most // (self.groups * self.wide))):
+        for part in patches.maps.split(max(1, row_elements(self.sums.device) // (self.groups * self.wide))):
             rows = part.to(self.sums.device).flatten(3).permute(1, 0, 3, 2)  # [groups, n, P, C]
             add_gram(self.sums, rows.flatten(2), times)
 

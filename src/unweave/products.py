@@ -23,6 +23,9 @@ BLOCKS = 4
 WIDE = 256
 """The least d that is worth cutting into block rows."""
 
+ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
+"""How many numbers of rows are summed at once, by device: 32 MiB and 256 MiB in float64. A GPU needs large products."""
+
 FAST_FLOAT64 = {(6, 0), (7, 0), (8, 0), (9, 0), (10, 0)}
 """Compute capabilities of NVIDIA's GPUs that do float64 at half the rate of float32: P100, V100, A100, H100 and H200,
 B200. All others do it at 1/32 or 1/64, the B300 (10.3) among them."""
@@ -62,6 +65,11 @@ def arithmetic_of(capability: tuple[int, int]) -> str:
 @functools.cache
 def _capability(device: torch.device) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
+
+
+def row_elements(device: torch.device) -> int:
+    """How many numbers of rows are summed at once on a device."""
+    return ROW_ELEMENTS.get(device.type, ROW_ELEMENTS["cpu"])
 
 
 def block_of(d: int) -> int:

@@ -12,14 +12,11 @@ from unweave.grams import LayerInfo
 from unweave.layers import Layer
 from unweave.patches import Axis, Patches
 from unweave.pixels import PixelSums
-from unweave.products import add_gram, mirrored
+from unweave.products import add_gram, mirrored, row_elements
 from unweave.routes import quickest
 from unweave.rows import Rows
 from unweave.structured import PatchSums
 from unweave.taps import check_shape, chunks_for
-
-ROW_ELEMENTS = {"cpu": 1 << 22, "cuda": 1 << 25}
-"""How many numbers of rows are summed at once, by device: 32 MiB and 256 MiB in float64. A GPU needs large products."""
 
 
 class GramSum:
@@ -43,7 +40,7 @@ class GramSum:
             sums.add(rows, times)
             return
         self.gram = self._zeros() if self.gram is None else self.gram
-        elements = ROW_ELEMENTS.get(self.device.type, ROW_ELEMENTS["cpu"])
+        elements = row_elements(self.device)
         for chunk in chunks_for(self.layer, rows):
             self.rows += times * self.layer.kind.count(chunk)
             for part in chunk.split(max(1, elements // (self.layer.groups * self.layer.d)), dim=1):
