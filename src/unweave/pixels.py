@@ -3,10 +3,12 @@
 All pixels of a map side by side are one row of P · C numbers. Their Gram M has a block for each pair of pixels, and a
 block of the patches' Gram is a sum of those::
 
-    G[a, b]  =  Σ over outputs o of  M[pixel that tap a of o sees, pixel that tap b of o sees]       zero beyond it
+    G[a, b]  =  Σ over outputs o of  M[pixel that tap a of o sees, pixel that tap b of o sees]
+
+where both taps see the map and not its border.
 
 A map of 2×2 pixels is one row of 4 C numbers, where its four patches of a 3×3 kernel are four rows of 9 C, more than
-half of them zeros: a twentieth of the products is left. Which blocks a pair of pixels belongs to is seen to at the end.
+half of them zeros: a twentieth of the products is left. The sums are taken apart into blocks once, at the end.
 """
 
 from __future__ import annotations

@@ -113,9 +113,11 @@ def quickest(patches: Patches, device: str = "") -> str:
     prices = PRICES[device]
     rows = prices.of(work_of_patches(patches, device))
     correlations = prices.of(work_of_correlations(patches, device))
-    pixels = prices.of(work_of_pixels(patches, device)) if has_few_pixels(patches) else math.inf
-    if pixels < min(rows, correlations / MARGIN):
-        return "pixels"
+    if has_few_pixels(patches):
+        # Taken apart once, however many batches there are; but this may be the only one.
+        pixels = prices.of(work_of_pixels(patches, device) + work_of_taking_apart(patches))
+        if pixels < min(rows, correlations / MARGIN):
+            return "pixels"
     return "correlations" if correlations < MARGIN * rows else "patches"
 
 
@@ -145,10 +147,13 @@ def work_of_patches(patches: Patches, device: str) -> Work:
 
 
 def work_of_pixels(patches: Patches, device: str) -> Work:
-    """Multiply whole maps with themselves, and take their Gram apart: once, but this may be the only batch."""
-    wide = _pixels(patches)
-    apart = Work(moved=2.0 * patches.groups * (wide**2 + patches.d**2))
-    return _work_of_rows(patches.groups, len(patches.maps), wide, device) + apart
+    """Multiply whole maps with themselves."""
+    return _work_of_rows(patches.groups, len(patches.maps), _pixels(patches), device)
+
+
+def work_of_taking_apart(patches: Patches) -> Work:
+    """Make the patches' Gram of the pixels'."""
+    return Work(moved=2.0 * patches.groups * (_pixels(patches) ** 2 + patches.d**2))
 
 
 def _pixels(patches: Patches) -> int:

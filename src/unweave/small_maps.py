@@ -1,8 +1,9 @@
 """Convolutions of small maps on a GPU, in full float32, as products of their patches.
 
-cuDNN's kernels for full float32 work on tiles of 64 pixels of one map, however many of them there are: on an H200 wide
-3×3 convolutions run at 41 TFLOP/s on 8×8 pixels, at 12 on 4×4 and at 3 on 2×2. A product does not care where one map
-ends. With TF32 there are kernels without such tiles, but sums that are to be subtracted need full float32.
+cuDNN's kernels for full float32 seem to work on tiles of one map and lose most of their speed where maps are smaller
+than a tile. A product does not care where one map ends: with it the pass of ResNet-18 over 100,000 images of 64 pixels,
+whose last maps are 2×2, takes 1.2 s in place of 3.3 on an H200. With TF32 there are other kernels, but sums that are to
+be subtracted need full float32.
 """
 
 from __future__ import annotations
