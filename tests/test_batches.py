@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import unweave
 from unweave.batches import checked, device_of, logits_of, map_tensors, reusable, run, tensors_of
 from unweave.errors import DataError, LayerError, ModelError, UnweaveError
-from unweave.samples import Samples
+from unweave.samples import DIGESTED, Samples
 
 X, LABELS = images(4)
 CPU = torch.device("cpu")
@@ -265,6 +265,12 @@ def test_samples_are_a_loader_of_themselves() -> None:
 def test_the_digest_does_not_depend_on_order_or_batching(size: int) -> None:
     shuffled = samples(size, torch.tensor([6, 2, 0, 1, 5, 4, 3])).digests("key")
     assert sorted(shuffled) == sorted(samples(7).digests("key"))
+
+
+def test_digests_are_in_the_order_of_the_samples_however_many_there_are() -> None:
+    x, labels = torch.randn(3 * DIGESTED + 5, 2), torch.arange(3 * DIGESTED + 5)
+    together = Samples([(x, labels)]).digests("key")
+    assert together == tuple(d for one in zip(x.split(1), labels.split(1), strict=True) for d in digest(*one))
 
 
 def digest(inputs: Any, labels: Tensor) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 import unweave
 from unweave.descent import Descent, only_moving
 from unweave.layers import find_layers
+from unweave.rest import at_rest
 from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
@@ -45,7 +46,8 @@ class Walk:
         """The part of the way gone so far that lies in the core space, relative to the way."""
         way = self.descent.snapshot()[name] - self.start[name]
         matrix = self.space.layers[name].info.as_matrix(way).double()
-        return ((matrix @ self.space.layers[name].core).norm() / matrix.norm()).item()
+        core = self.space.layers[name].core.to(matrix.device)
+        return ((matrix @ core).norm() / matrix.norm()).item()
 
 
 def walk_on_cnn(rule: str = "sgd", **space: Any) -> Walk:
@@ -85,6 +87,37 @@ def test_a_step_of_given_length_keeps_clear_of_the_core_where_hardly_any_gradien
     assert 2 * walk.space.ranks["0"] <= 30
     walk.epoch(size=1.0, relative=True)
     assert walk.in_core("0") < 1e-5
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+@pytest.mark.parametrize(
+    "rule, relative, space",
+    [("sgd", True, {}), ("sgd", False, {}), ("adam", True, {}), ("sgd", True, {"protect": "soft"})],
+)
+def test_only_steps_whose_way_is_cleared_afterwards_are_projected_in_few_digits(
+    rule: str, relative: bool, space: dict[str, str], allowed: bool
+) -> None:
+    walk, seen = walk_on_cnn(rule, **space), []
+    products: Any = torch.backends.cuda.matmul
+    project = walk.descent._project
+    walk.descent._project = lambda *given: seen.append(products.fp32_precision) or project(*given)  # type: ignore[method-assign]
+    with at_rest(walk.net, gradients=True, convolutions="tf32" if allowed else "ieee"):
+        walk.epoch(relative=relative)
+    cleared = rule == "sgd" and relative and not space
+    layers = len(walk.descent.weights)
+    assert set(seen[: 2 * layers]) == {"tf32" if cleared and allowed else "ieee"}
+    assert set(seen[2 * layers :]) <= {"ieee"}
+    assert bool(seen[2 * layers :]) == (cleared or rule == "adam" or bool(space))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_nothing_of_the_way_is_in_the_core_where_an_epoch_ends() -> None:
+    x, labels = images(8)
+    walk = Walk(small_cnn().float().cuda(), (x.float().cuda(), labels.cuda()))
+    with at_rest(walk.net, gradients=True, convolutions="tf32"):
+        for _ in range(4):
+            walk.epoch(relative=True)
+            assert all(walk.in_core(name) < 1e-5 for name in walk.descent.weights)
 
 
 def test_sgd_takes_the_projected_gradient_times_the_learning_rate() -> None:

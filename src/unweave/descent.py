@@ -11,13 +11,14 @@ Two rules turn a gradient g into a step. P is the projection; P P = P where it i
 
 Where a step has a length of its own, what rounding leaves of the core part is stretched with the rest: small beside the
 gradient, it may not be so beside P g, should nearly all of g lie in the core. So where the protection is hard, the
-whole way from the start is projected once more after every epoch.
+whole way from the start is projected once more after every epoch; its steps then need no more digits than the gradients
+have, and on a GPU are projected in what convolutions are done in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -27,6 +28,7 @@ from torch.func import functional_call
 from unweave.batches import Inputs, map_tensors, run
 from unweave.captured import Captured
 from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
+from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion
@@ -115,7 +117,7 @@ class Descent:
         """
         # Numbers stay on the device until the end: to read one earlier would make the host wait in every step.
         self._size.fill_(size)
-        stretched = relative and self.rule == "sgd" and self._hard
+        stretched = self._is_stretched(relative)
         if stretched and not self._start:
             self._start = {name: value for name, value in self.snapshot().items() if name in self.weights}
 
@@ -129,6 +131,10 @@ class Descent:
             self._keep_clear_of_the_core()
         mean_loss, mean_factor = torch.stack(reports).mean(0).tolist()
         return EpochReport(mean_loss, mean_factor if relative and self.rule == "sgd" else size)
+
+    def _is_stretched(self, relative: bool) -> bool:
+        """Whether steps have a length of their own, and the way is cleared of what rounding leaves."""
+        return relative and self.rule == "sgd" and self._hard
 
     def _can_be_replayed(self) -> bool:
         """Not where dropout draws anew or where ranks talk in every step."""
@@ -155,7 +161,8 @@ class Descent:
 
     def _step(self, grads: State, relative: bool) -> Tensor:
         moving = self.moving()
-        steps = {name: self._project(name, grad) for name, grad in grads.items()}
+        with products_as_convolutions() if self._is_stretched(relative) else nullcontext():
+            steps = {name: self._project(name, grad) for name, grad in grads.items()}
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)

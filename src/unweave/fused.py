@@ -103,6 +103,8 @@ def points_of(
     grid = (-(-count // TILES), groups * -(-channels // CHANNELS))
     for i, x in enumerate(maps):
         image = x.unsqueeze(3) if missing else x
+        if image.dtype in (torch.bfloat16, torch.half):  # the kernel has no way from these to double
+            image = image.float()
         sizes = (*image.shape[3:], *boxes, groups, total, i * groups, count, channels, *image.stride())
         shape = (step_y, step_x, window_y, window_x, points, *transform.shape, CHANNELS, TILES)
         with torch.cuda.device_of(image):  # Triton starts kernels on the current GPU, whichever the tensors are on

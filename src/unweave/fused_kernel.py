@@ -54,8 +54,6 @@ def windows_to_points(
         start = maps + sample.to(tl.int64) * by_sample + group * by_group
         here = start + (y * by_y + x * by_x)[:, None] + channel[None, :] * by_channel
         pixels = tl.load(here, mask=inside[:, None] & (channel < channels)[None, :], other=0.0)
-        if pixels.dtype != tl.float64:  # there is no way from half precision to double in one
-            pixels = pixels.to(tl.float32)
         values = tl.dot(matrix, pixels.to(tl.float64), out_dtype=tl.float64)
         there = out + ((rows + k) * channels)[:, None] + channel[None, :]
         tl.store(there, values, mask=(point < POINTS)[:, None] & (channel < channels)[None, :] & (k < count))

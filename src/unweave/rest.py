@@ -134,6 +134,18 @@ def _full_precision(convolutions: str | None) -> Iterator[None]:
             switch.fp32_precision = value
 
 
+@contextmanager
+def products_as_convolutions() -> Iterator[None]:
+    """Float32 products on a GPU for a while in what convolutions are done in there: TF32, unless it was forbidden."""
+    backends: Any = torch.backends
+    before = backends.cuda.matmul.fp32_precision
+    backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision
+    try:
+        yield
+    finally:
+        backends.cuda.matmul.fp32_precision = before
+
+
 def check_model(model: nn.Module) -> None:
     """Refuse a model whose outputs could not be trusted.
 
@@ -178,7 +190,7 @@ def fingerprint(model: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _bytes_of_all(tensors: list[Tensor]) -> Iterator[bytes]:
+def _bytes_of_all(tensors: list[Tensor]) -> Iterator[memoryview]:
     """The raw bytes of each tensor; small ones on a GPU come many in one copy, for each would wait for it anew."""
     parts: list[Tensor] = []
     for tensor in tensors:
@@ -190,12 +202,12 @@ def _bytes_of_all(tensors: list[Tensor]) -> Iterator[bytes]:
     yield from _fetched(parts)
 
 
-def _fetched(parts: list[Tensor]) -> Iterator[bytes]:
+def _fetched(parts: list[Tensor]) -> Iterator[memoryview]:
     """The contents of byte tensors of one device, in one copy."""
     if not parts:
         return
     whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-    content, start = whole.cpu().numpy().tobytes(), 0
+    content, start = whole.cpu().numpy().data, 0
     for part in parts:
         yield content[start : start + len(part)]
         start += len(part)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import torch
@@ -11,8 +13,11 @@ from torch import Tensor
 
 from unweave.batches import Inputs, Loader, checked, map_tensors, tensors_of
 
-LOOK_ELEMENTS = 1 << 23
+LOOK_ELEMENTS = 1 << 24
 """How many numbers of inputs a GPU looks at together, where nothing has to be kept for a backward pass."""
+
+DIGESTED = 64
+"""Samples that a thread digests at a time."""
 
 
 class Samples:
@@ -69,16 +74,26 @@ class Samples:
 
     def digests(self, key: str) -> tuple[str, ...]:
         """A digest of each sample under a key: the same for the same inputs and label, wherever they stand."""
-        found = []
-        for inputs, labels in self._batches:
-            columns = [_bytes_by_row(t) for t in (*tensors_of(inputs), labels)]
-            for i in range(len(labels)):
-                sample = hashlib.blake2b(key=key.encode()[:64], digest_size=16)
-                for kind, content in columns:
-                    sample.update(kind)
-                    sample.update(content[i])
-                found.append(sample.hexdigest())
+        found: list[str] = []
+        with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter free for other threads
+            for inputs, labels in self._batches:
+                columns = [_bytes_by_row(t) for t in (*tensors_of(inputs), labels)]
+                some = [range(i, min(i + DIGESTED, len(labels))) for i in range(0, len(labels), DIGESTED)]
+                for part in threads.map(partial(_digests, key.encode()[:64], columns), some):
+                    found += part
         return tuple(found)
+
+
+def _digests(key: bytes, columns: Sequence[tuple[bytes, np.ndarray]], rows: range) -> list[str]:
+    """The digests of some rows of columns, each with what it is."""
+    found = []
+    for i in rows:
+        sample = hashlib.blake2b(key=key, digest_size=16)
+        for kind, content in columns:
+            sample.update(kind)
+            sample.update(content[i])
+        found.append(sample.hexdigest())
+    return found
 
 
 def _bytes_by_row(values: Tensor) -> tuple[bytes, np.ndarray]:
