@@ -8,6 +8,7 @@
 | ours  | this project's default for classes: what the network says where they are no choice is matched                |
 | soft  | the same with soft protection                                                                            |
 | odds  | the same with the odds among the classes that stay held                                                  |
+| both  | soft protection and odds held                                                                            |
 | …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
 """
 
@@ -37,9 +38,10 @@ TITLES = {
     "ours": "unweave",
     "soft": "unweave, soft protection",
     "odds": "unweave, odds held",
+    "both": "unweave, soft protection, odds held",
 }
 SAMPLES = ("pgu", "paper", "match")
-CLASSES = ("pgu", "paper", "ours", "soft", "odds")
+CLASSES = ("pgu", "paper", "ours", "soft", "odds", "both")
 ODDS = 0.5
 FORGET_BATCH, RETAIN_BATCH = 128, 256
 
@@ -68,8 +70,9 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
         return preset, "one" if case.setting.strided else "layer"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
-    changed = {"soft": {"protect": "soft"}, "odds": {"odds": ODDS}}.get(name, {})
-    return unweave.ForgetConfig(task=case.task, **changed), "layer"
+    changes: dict[str, Any] = {"protect": "soft"} if name in ("soft", "both") else {}
+    changes |= {"odds": ODDS} if name in ("odds", "both") else {}
+    return unweave.ForgetConfig(task=case.task, **changes), "layer"
 
 
 def forget_by(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any] | None = None) -> Outcome:
