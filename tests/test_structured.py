@@ -22,7 +22,7 @@ from unweave.correlate import Correlation, scheme
 from unweave.patches import Axis, Patches
 from unweave.pixels import PixelSums, pixels_seen
 from unweave.products import mirrored
-from unweave.routes import quickest
+from unweave.routes import overlap, quickest
 from unweave.structured import PatchSums, add_cells
 
 EXACT = 1e-10
@@ -266,6 +266,29 @@ def test_wide_three_by_three_convolutions_are_correlated(channels: int, side: in
 def test_where_there_is_little_to_gain_patches_are_taken(change: dict[str, int]) -> None:
     geometry = {"N": 8, "C": 128, "side": 8, "kernel": 3, "stride": 1, "dilation": 1, "groups": 1} | change
     assert quickest(patches_like(geometry), "cpu") == "patches"
+
+
+@pytest.mark.parametrize("stride", range(1, 7))
+@pytest.mark.parametrize("dilation", range(1, 4))
+@pytest.mark.parametrize("kernel", range(1, 6))
+def test_outputs_overlap_where_two_of_them_see_one_pixel(kernel: int, dilation: int, stride: int) -> None:
+    axis = Axis(kernel, stride, dilation, 0, 0)
+    seen = [{axis.pixel(tap, output) for tap in range(kernel)} for output in range(20)]
+    assert overlap(axis) == any(seen[0] & other for other in seen[1:])
+
+
+def test_patches_without_overlap_are_not_priced_as_correlations() -> None:
+    """There are 33,000 pairs of phases in the patches of a vision transformer: to price them took a second a batch."""
+    patches = Patches.of(nn.Conv2d(3, 8, 16, stride=16), torch.empty(4, 3, 224, 224, device="meta"))
+    with mock.patch("unweave.routes.work_of_correlations", side_effect=AssertionError):
+        assert quickest(patches, "cuda") == "patches"
+
+
+def test_the_way_is_chosen_once_for_all_batches_of_a_shape() -> None:
+    conv = nn.Conv2d(3, 2, 3, padding=1).double()
+    with mock.patch("unweave.sums.quickest", side_effect=quickest) as asked:
+        sums_of(conv, *((normal(n, 3, side, side),) for n, side in ((2, 8), (2, 8), (1, 8), (2, 9), (2, 8))))
+    assert asked.call_count == 3
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "split"])

@@ -22,7 +22,7 @@ import torch
 
 from unweave.correlate import CHUNK_ELEMENTS, tile_for
 from unweave.fused import fits
-from unweave.patches import Patches, patch_elements
+from unweave.patches import Axis, Patches, patch_elements
 from unweave.products import SPLIT_WIDE, arithmetic_for, block_of
 from unweave.split import CHUNK, PRODUCTS
 from unweave.structured import bundles_of, offsets
@@ -112,13 +112,20 @@ def quickest(patches: Patches, device: str = "") -> str:
     device = device if device in PRICES else "cpu"
     prices = PRICES[device]
     rows = prices.of(work_of_patches(patches, device))
-    correlations = prices.of(work_of_correlations(patches, device))
+    # Correlations save what overlapping patches have in common; without any, there is a great number of them to price.
+    common = any(overlap(axis) for axis in patches.axes)
+    correlations = prices.of(work_of_correlations(patches, device)) if common else math.inf
     if has_few_pixels(patches):
         # Taken apart once, however many batches there are; but this may be the only one.
         pixels = prices.of(work_of_pixels(patches, device) + work_of_taking_apart(patches))
         if pixels < min(rows, correlations / MARGIN):
             return "pixels"
     return "correlations" if correlations < MARGIN * rows else "patches"
+
+
+def overlap(axis: Axis) -> bool:
+    """Whether there are pixels that two outputs see, on this axis."""
+    return any(axis.dilation * taps % axis.stride == 0 for taps in range(1, axis.kernel))
 
 
 def has_few_pixels(patches: Patches) -> bool:

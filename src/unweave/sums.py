@@ -32,6 +32,7 @@ class GramSum:
         self.device = layer.parameter.device
         self.gram: Tensor | None = None
         self.maps: dict[tuple[str, tuple[Axis, ...]], PatchSums | PixelSums] = {}
+        self._ways: dict[tuple[torch.Size, tuple[Axis, ...]], str] = {}
 
     def add(self, rows: Rows, times: int = 1) -> None:
         if isinstance(rows, Patches) and (sums := self._sums_for(rows)) is not None:
@@ -48,7 +49,10 @@ class GramSum:
 
     def _sums_for(self, patches: Patches) -> PatchSums | PixelSums | None:
         """Where the maps of these patches are summed; None where the patches themselves are."""
-        way, (groups, channels, *sizes) = quickest(patches), patches.maps.shape[1:]
+        shape, (groups, channels, *sizes) = (patches.maps.shape, patches.axes), patches.maps.shape[1:]
+        if shape not in self._ways:  # most batches have the shape of the one before
+            self._ways[shape] = quickest(patches)
+        way = self._ways[shape]
         if way == "patches":
             return None
         key = way, patches.axes
