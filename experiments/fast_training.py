@@ -1,10 +1,10 @@
-"""Train one of the paper's networks quickly, or several at once: the same data and augmentation, a shorter schedule.
+"""Train one of the paper's networks quickly, or several at once: by a shorter schedule, or by the authors' own.
 
-The authors' recipe takes 100 epochs of 256 images at a falling learning rate; this one takes a one-cycle learning rate
-and batches of 512. What is random is drawn before the first step: which images are in which batch, and how each is
-cropped and mirrored. On a GPU the whole step (gathering the batch, bfloat16 forward, backward, update, next learning
-rate) is captured once as a CUDA graph and replayed, so that the host has nothing else to do, and several networks share
-the GPU, each on a stream of its own.
+The authors' recipe takes 100 or 200 epochs of 256 images at a falling learning rate; the shorter one takes a one-cycle
+learning rate and batches of 512. Data and augmentation are the same. What is random is drawn before the first step:
+which images are in which batch, and how each is cropped and mirrored. On a GPU the whole step (gathering the batch,
+bfloat16 forward, backward, update, next learning rate) is captured once as a CUDA graph and replayed, so that the host
+has nothing else to do, and several networks share the GPU, each on a stream of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def train_recipe(recipe: Recipe | str, data: Labelled, seed: int) -> nn.Module:
 def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds: Sequence[int]) -> list[nn.Module]:
     """A network for each seed, all on the same data or each on its own: the networks that :func:`train_recipe` makes.
 
-    One cycle: they take turns step by step, on a GPU at the same time. The paper's schedule: one after the other.
+    They take turns step by step, on a GPU at the same time; with Adam, one after the other.
 
     Raises:
         ConfigError: there is no recipe of that name, or not one data set for each seed.
@@ -52,8 +52,8 @@ def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds:
     sets = [data] * len(seeds) if isinstance(data, Labelled) else list(data)
     if len(sets) != len(seeds):
         raise ConfigError(f"Invalid data: {len(sets)} sets for {len(seeds)} seeds. Supported: one, or one for each.")
-    if recipe.schedule == "exponential":
-        return [_as_published(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
+    if recipe.optimiser == "adam":
+        return [_one_by_one(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
     padded = {id(own): _Padded.of(own, recipe.padding) for own in sets}
     with ExitStack() as stack:
         runs = [_Run(recipe, padded[id(own)], seed, stack) for own, seed in zip(sets, seeds, strict=True)]
@@ -91,7 +91,15 @@ def _build(recipe: Recipe, seed: int, device: torch.device) -> nn.Module:
         return recipe.build().to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
 
 
-def _as_published(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
+def rates_of(recipe: Recipe, steps: int) -> list[float]:
+    """The learning rate of each step; one that falls exponentially does so from epoch to epoch."""
+    if recipe.schedule == "one cycle":
+        return [recipe.lr * one_cycle(i / steps) for i in range(steps)]
+    each = steps // recipe.epochs
+    return [recipe.lr * (recipe.lr_end / recipe.lr) ** (i // each / recipe.epochs) for i in range(steps)]
+
+
+def _one_by_one(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
     device = data.x.device
     net = _build(recipe, seed, device)
     with dropout_drawn_from(torch.Generator(device).manual_seed(seed), net):
@@ -153,10 +161,11 @@ class _Run:
         stack.enter_context(dropout_drawn_from(self.dropout, self.net))
         self.plan = _plan(recipe, len(data.y), torch.Generator(device).manual_seed(seed))
         self.steps = len(self.plan[0])
-        self.rates = [recipe.lr * one_cycle(i / self.steps) for i in range(self.steps)]
+        self.rates = rates_of(recipe, self.steps)
         rate: float | Tensor = torch.tensor(recipe.lr, device=device) if self.cuda else recipe.lr
+        decay, nesterov = recipe.weight_decay, recipe.schedule == "one cycle"
         self.optimiser = torch.optim.SGD(
-            self.net.parameters(), rate, momentum=0.9, nesterov=True, weight_decay=recipe.weight_decay, fused=self.cuda
+            self.net.parameters(), rate, momentum=0.9, nesterov=nesterov, weight_decay=decay, fused=self.cuda
         )
         self.done = torch.zeros(1, dtype=torch.long, device=device)
         self.rates_there = torch.tensor(self.rates, device=device)

@@ -1,8 +1,9 @@
 """What attackers who have many networks make of each method: the paper's classifier, U-LiRA, RMIA and KLoM.
 
 Negatives are always retrained networks on the forget set itself, so a perfect method stands at 0.50. Of the full
-networks, those that methods were applied to (the table's seeds) come last: they are the classifier's test networks, and
-it has learnt from none of them. U-LiRA and KLoM take all unlearned networks of a method.
+networks, those that methods were applied to (the table's seeds) come last, and at the very end those with the most of
+them: they are the classifier's test networks, and it has learnt from none of them. U-LiRA and KLoM take all unlearned
+networks of a method.
 
     xgboost  fitted once on full against retrained; asked about the unlearned ones from its test networks
     u-lira   unlearned against retrained, for an attacker who knows the method
@@ -36,15 +37,17 @@ class Attackers:
 
     def __init__(self, work: Work, case: Case) -> None:
         self.work, self.case = work, case
-        applied = range(work.scale.seeds)
-        seeds = self.seeds("original")
-        self.full_seeds = [s for s in seeds if s not in applied] + [s for s in seeds if s in applied]
+        self.full_seeds = sorted(self.seeds("original"), key=self._methods_applied_to)
         self.retrained_seeds = self.seeds("retrained")
         self._classifier: ShadowClassifier | None = None
         self._read: dict[tuple[str, int], dict[str, np.ndarray]] = {}
 
     def seeds(self, method: str) -> list[int]:
         return self.work.seeds_of(f"{self.case.setting.name}/{self.case.name}/{method}")
+
+    def _methods_applied_to(self, seed: int) -> int:
+        applied = seed in range(self.work.scale.seeds)
+        return self.work.outcomes_of(f"{self.case.setting.name}/{self.case.name}", seed) if applied else 0
 
     def outputs(self, method: str, seeds: Sequence[int], part: str = "forget") -> Ensemble:
         """Logits of several networks of one kind on one set."""

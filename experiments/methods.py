@@ -5,10 +5,10 @@
 | pgu   | the authors' settings as their code has them (``ForgetConfig.paper``), strided layers read at every pixel |
 | paper | the paper's loss with this project's step, target and landing                                            |
 | match | this project's default for samples                                                                       |
-| ours  | this project's default for classes: what the network says where they are no choice is matched                |
+| ours  | what the network says where classes are no choice is matched; the odds among the others are not held      |
 | soft  | the same with soft protection                                                                            |
-| odds  | the same with the odds among the classes that stay held                                                  |
-| both  | soft protection and odds held                                                                            |
+| odds  | the odds held too: this project's default for classes                                                    |
+| both  | that with soft protection                                                                                |
 | …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
 """
 
@@ -35,14 +35,13 @@ TITLES = {
     "pgu": "PGU, the authors' settings",
     "paper": "unweave, the paper's loss",
     "match": "unweave, `match`",
-    "ours": "unweave",
-    "soft": "unweave, soft protection",
-    "odds": "unweave, odds held",
-    "both": "unweave, soft protection, odds held",
+    "ours": "unweave, odds not held",
+    "soft": "unweave, soft protection, odds not held",
+    "odds": "unweave",
+    "both": "unweave, soft protection",
 }
 SAMPLES = ("pgu", "paper", "match")
 CLASSES = ("pgu", "paper", "ours", "soft", "odds", "both")
-ODDS = 0.5
 FORGET_BATCH, RETAIN_BATCH = 128, 256
 
 
@@ -71,7 +70,7 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
     changes: dict[str, Any] = {"protect": "soft"} if name in ("soft", "both") else {}
-    changes |= {"odds": ODDS} if name in ("odds", "both") else {}
+    changes |= {"odds": 0.0} if name in ("ours", "soft") else {}
     return unweave.ForgetConfig(task=case.task, **changes), "layer"
 
 

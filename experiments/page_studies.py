@@ -13,10 +13,14 @@ Document = Mapping[str, Any]
 
 def class_smallvgg(document: Document) -> str:
     """Where airplanes go."""
-    taken = document["taken for"]
+    taken, apart = document["taken for"], document["distance to retrained"]
     names = list(next(iter(taken.values()), {}))
     rows = [
-        [method, *(f"{100 * shares[c]:.1f}" for c in names), f"{document['distance to retrained'].get(method, 0):.2f}"]
+        [
+            document["methods"][method]["title"],
+            *(f"{100 * shares[c]:.1f}" for c in names),
+            f"{apart[method]:.2f}" if method in apart else MISSING,
+        ]
         for method, shares in taken.items()
     ]
     return "\n\n".join(

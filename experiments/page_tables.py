@@ -136,7 +136,7 @@ def table3(document: Document) -> str:
             cells.append(beside(seconds(row["seconds"]), papers(at.get("seconds"), 0)))
             distance = step["entropy"].get("distance to retrained", {}).get(method)
             cells.append(MISSING if distance is None else f"{distance:.2f}")
-            rows.append([f"{number + 1}: {row.get('title', method)}", count(row), *cells])
+            rows.append([f"{number + 1}: {row['title']}", count(row), *cells])
     columns = [
         "step: method",
         "n",
@@ -148,8 +148,9 @@ def table3(document: Document) -> str:
         "entropy",
     ]
     found = document["attacks"].get("methods", {})
+    titles = {method: row["title"] for step in document["steps"] for method, row in step["methods"].items()}
     lines = [
-        f"- {method}: XGBoost {auc(about.get('xgboost'))}, U-LiRA {auc(about.get('u-lira'))}"
+        f"- {titles[method]}: XGBoost {auc(about.get('xgboost'))}, U-LiRA {auc(about.get('u-lira'))}"
         for method, about in found.items()
     ]
     return "\n\n".join(
@@ -163,28 +164,30 @@ def table3(document: Document) -> str:
 
 
 def table4(document: Document) -> str:
-    """Test accuracy by budget."""
-    paper, budgets = document["paper"], document["budgets"]
-    methods = list(dict.fromkeys(method for found in budgets.values() for method in found))
-    rows, first = [], list[Document]()
-    for method in methods:
+    """Test accuracy by budget, for each way the networks were trained."""
+    parts, timed = list[str](), list[Document]()
+    for name, budgets in document["networks"].items():
+        if rows := _by_budget(document["paper"], budgets, timed):
+            columns = ["network", "n", *(f"{int(budget):,} wrong labels" for budget in budgets), "seconds"]
+            epochs = document["recipes"][name]["epochs"]
+            parts.append(f"**{name}, {epochs} epochs**\n\n{table(columns, rows)}")
+    return "\n\n".join([*parts, basis(document, timed=timed), origin(document)])
+
+
+def _by_budget(paper: Document, budgets: Document, timed: list[Document]) -> list[list[str]]:
+    """A row for each method; what its seconds rest on goes to ``timed``."""
+    rows = []
+    for method in dict.fromkeys(method for found in budgets.values() for method in found):
         known = dict(zip(map(str, paper["budgets"]), paper["rows"].get(method, ()), strict=False))
         cells = [
             beside(mean(found[method]["accuracy"]["test"]), papers(known.get(budget))) if method in found else MISSING
             for budget, found in budgets.items()
         ]
         there = [found[method] for found in budgets.values() if method in found]
-        first.append(there[0])
-        rows.append(
-            [there[0]["title"], span([seeds_behind(row) for row in there]), *cells, seconds(there[0]["seconds"])]
-        )
-    return "\n\n".join(
-        [
-            table(["network", "n", *(f"{int(b):,} wrong labels" for b in budgets), "seconds"], rows),
-            basis(document, timed=first),
-            origin(document),
-        ]
-    )
+        timed.append(there[0])
+        behind = span([seeds_behind(row) for row in there])
+        rows.append([there[0]["title"], behind, *cells, seconds(there[0]["seconds"])])
+    return rows
 
 
 TABLES: dict[str, Callable[[Document], str]] = {

@@ -34,6 +34,7 @@ from unweave.baselines import BASELINES
 OURS = ("pgu", "ours", "soft")
 WARNECKE = ("first_order", "second_order")
 NETWORKS = ("poisoned", "clean")
+TITLES = {"ours": "unweave", "soft": "unweave, soft protection", **{name: name for name in NETWORKS}}
 
 
 def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
@@ -41,7 +42,7 @@ def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
     return f"{setting.name}/poison-{budget}/{method}/{seed}"
 
 
-def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str] = WARNECKE) -> list[Job]:
+def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str] = ()) -> list[Job]:
     """Seed by seed and budget by budget; the others are tuned once, on the middle budget's first network.
 
     The others take long: after the first seed's own networks, and for the other seeds at the end.
@@ -171,8 +172,11 @@ def _rows(work: Work, setting: Setting, budget: int, method: str) -> list[dict[s
 
 def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     accuracy = {key: spread([row["accuracy"][key] for row in rows]) for key in rows[0]["accuracy"]}
-    title = method if method in NETWORKS else title_of(method)
-    found = {"title": title, "accuracy": accuracy, "seconds": timing([row["seconds"] for row in rows])}
+    found = {
+        "title": TITLES.get(method) or title_of(method),
+        "accuracy": accuracy,
+        "seconds": timing([row["seconds"] for row in rows]),
+    }
     if "ok" in rows[0]:
         found |= {"ok": [row["ok"] for row in rows], "stopped": [row["stopped"] for row in rows]}
         found["config"] = rows[0]["config"]
@@ -180,15 +184,15 @@ def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def poison_document(
-    work: Work, name: str, setting: Setting, budgets: Sequence[int], others: Sequence[str]
+    work: Work, name: str, settings: Sequence[Setting], budgets: Sequence[int], others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Accuracies by budget with the paper's beside them."""
-    case = Case("poison", setting, "poison", lambda labels: labels)
-    prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
-    tuning = {method: tried_for(work, setting, method) for method in others}
+    """For each setting, accuracies by budget; the paper's beside them. The others are about the first setting."""
+    cases = [Case("poison", setting, "poison", lambda labels: labels) for setting in settings]
+    prefixes = [f"{setting.name}/poison-{budget}" for setting in settings for budget in budgets]
+    tuning = {method: tried_for(work, settings[0], method) for method in others}
     return {
-        **head(work, name, [case], prefixes),
-        "request": {"network": setting.name, "task": "poison", "budgets": list(budgets)},
-        "budgets": poison_rows(work, setting, budgets, others),
+        **head(work, name, cases, prefixes),
+        "request": {"task": "poison", "budgets": list(budgets)},
+        "networks": {setting.name: poison_rows(work, setting, budgets, others) for setting in settings},
         "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
     }

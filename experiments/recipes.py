@@ -25,9 +25,10 @@ class Recipe:
     padding: int
     """Pixels a random crop may be shifted by; every image is also mirrored at random."""
     schedule: Literal["one cycle", "exponential"] = "one cycle"
-    """One cycle: ``experiments.fast_training``. Exponential, once an epoch: ``experiments.training``."""
+    """One cycle, step by step, or exponential, once an epoch."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """SGD has momentum 0.9, and Nesterov's with one cycle. Adam goes with the exponential schedule only."""
+    """SGD has momentum 0.9, and Nesterov's with one cycle: ``experiments.fast_training``. Adam goes with the
+    exponential schedule only: ``experiments.training``."""
     lr_end: float = 0.0
     """Where the exponential schedule ends; one cycle ends at 0."""
 

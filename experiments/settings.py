@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from experiments.data import first_of_class
 from experiments.models import ResNet18, allcnn, smallvgg
 from experiments.quick_models import QuickResNet, quick_allcnn, quick_smallvgg
+from experiments.recipes import RECIPES
 
 Chosen = Callable[[Tensor], Tensor]
 """From the training labels [N] to the indices that are forgotten."""
@@ -33,7 +34,7 @@ class Setting:
     build: Callable[[int], nn.Module]
     """From the number of classes to a fresh network."""
     recipe: str
-    """In ``fast_training.RECIPES``: a faster schedule of the same quality as the paper's."""
+    """In ``recipes.RECIPES``: mostly a faster schedule than the paper's."""
     preset: str
     """The authors' settings for it, see ``unweave.presets``."""
     poison_preset: str = "smallvgg-cifar10-poison"
@@ -43,6 +44,16 @@ class Setting:
     """In place of the recipe's, for ``--quick``."""
     limit: int | None = None
     """Training images a class, and a third as many held-out ones, for a quick look; None: all."""
+
+
+PUBLISHED = "-paper"
+"""Ends the names of settings and recipes with the paper's own schedule."""
+
+
+def published(setting: Setting) -> list[Setting]:
+    """The same network trained by the paper's own schedule; none where that has no recipe."""
+    recipe = setting.recipe + PUBLISHED
+    return [replace(setting, name=setting.name + PUBLISHED, recipe=recipe)] if recipe in RECIPES else []
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from typing import Any
 
 from experiments.jobs import Job
 from experiments.methods import SAMPLES
-from experiments.recipes import RECIPES
 from experiments.requests import both_kinds, method_job, original_job, retrained_job
-from experiments.settings import Case, samples_of_class_0
+from experiments.settings import Case, published, samples_of_class_0
 from experiments.summary import attacks, entropies, head, method_rows, tuned
 from experiments.tuning import tuning_jobs
 from experiments.work import Work
@@ -36,14 +35,10 @@ from unweave.baselines import BASELINES
 NAME = "table1"
 ELSEWHERE = ("retrain", "first_order", "second_order")
 """Retraining is a row of its own; Warnecke's methods are about wrong labels."""
-
-
 LONG = ("eu_k", "sisa", "fisher", "ntk")
 """They take the longest, so they come last."""
 UNTUNED = ("sisa",)
 """It forgets exactly, and trains by the same recipe as everybody."""
-PUBLISHED = "-paper"
-"""Ends the name of the recipe with the paper's own schedule."""
 
 
 def baselines() -> list[str]:
@@ -65,15 +60,12 @@ def jobs(work: Work) -> list[Job]:
     for name in LONG:
         made += tuning_jobs(work, case, [name]) if name not in UNTUNED else []
         made += [method_job(work, case, name, seed) for seed in seeds]
-    return made + [make(work, one, 0) for one in published(work) for make in (original_job, retrained_job)]
+    return made + [make(work, one, 0) for one in published_case(work) for make in (original_job, retrained_job)]
 
 
-def published(work: Work) -> list[Case]:
+def published_case(work: Work) -> list[Case]:
     """The same request for networks trained by the paper's own schedule, where there is one: how long that takes."""
-    setting = work.scale.allcnn
-    recipe = setting.recipe + PUBLISHED
-    named = replace(setting, name=setting.name + PUBLISHED, recipe=recipe)
-    return [samples_of_class_0(replace(work.scale, allcnn=named))] if recipe in RECIPES else []
+    return [samples_of_class_0(replace(work.scale, allcnn=setting)) for setting in published(work.scale.allcnn)]
 
 
 def assemble(work: Work) -> dict[str, Any]:
@@ -88,7 +80,7 @@ def assemble(work: Work) -> dict[str, Any]:
         "attacks": attacks(work, case, [name for name in methods if name not in UNTUNED]),
         "tuning": tuned(work, case, baselines()),
         "the paper's schedule": {
-            one.setting.recipe: method_rows(work, one, ["original", "retrained"]) for one in published(work)
+            one.setting.recipe: method_rows(work, one, ["original", "retrained"]) for one in published_case(work)
         },
     }
 

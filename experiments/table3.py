@@ -24,7 +24,7 @@ import numpy as np
 
 from experiments.chains import chain, in_all
 from experiments.jobs import Job
-from experiments.methods import SAMPLES
+from experiments.methods import SAMPLES, title_of
 from experiments.readout import compact, logits_of, percent_wrong, read_out
 from experiments.requests import Result, both_kinds, job, original_job, retrained_job
 from experiments.settings import Case, steps_of
@@ -96,7 +96,8 @@ def _step(work: Work, case: Case, number: int) -> dict[str, Any]:
         if rows:
             errors = {key: spread([row["errors"][key] for row in rows]) for key in rows[0]["errors"]}
             seconds = timing([row["seconds"] for row in rows])
-            methods[method] = {"errors": errors, "seconds": seconds, "ok": [row["ok"] for row in rows]}
+            named = {"title": title_of(method), "errors": errors, "seconds": seconds}
+            methods[method] = {**named, "ok": [row["ok"] for row in rows]}
         outputs[method] = _stacked(work, last, method, f"step_{number}")
     there = {name: logits for name, logits in outputs.items() if logits is not None}
     retrained = forget_outputs(work, case, "retrained")

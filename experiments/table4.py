@@ -2,7 +2,9 @@
 
     unweave reproduce table4 --data FOLDER [--seeds 5]
 
-5,000 to 25,000 wrong labels. The paper gives one number each; here mean ± standard deviation over seeds.
+5,000 to 25,000 wrong labels. The paper gives one number each; here mean ± standard deviation over seeds. By the paper's
+own schedule, which ends without training errors, wrong labels included; and by the shorter one, which does not get that
+far: what comes back depends on it.
 
 Where the authors' code and their paper disagree, and what is done here:
 - "cat to dog and vice versa" in the paper; a seeded shuffle pairs horse-ship, automobile-dog, cat-deer, bird-airplane
@@ -24,20 +26,27 @@ from typing import Any
 
 from experiments.jobs import Job
 from experiments.poisoning import WARNECKE, poison_document, poison_jobs
+from experiments.settings import Setting, published
 from experiments.work import Work
 
 NAME = "table4"
-OTHERS: tuple[str, ...] = WARNECKE
+
+
+def settings(work: Work) -> list[Setting]:
+    """By the paper's schedule, where there is one, and by the shorter one."""
+    return [*published(work.scale.smallvgg), work.scale.smallvgg]
 
 
 def jobs(work: Work) -> list[Job]:
     """Poisoned, repaired and clean networks."""
-    return poison_jobs(work, work.scale.smallvgg, work.scale.budgets, OTHERS)
+    first, *more = settings(work)
+    made = poison_jobs(work, first, work.scale.budgets, WARNECKE)
+    return made + [job for setting in more for job in poison_jobs(work, setting, work.scale.budgets)]
 
 
 def assemble(work: Work) -> dict[str, Any]:
     """Accuracies by budget with the paper's beside them."""
-    return poison_document(work, NAME, work.scale.smallvgg, work.scale.budgets, OTHERS)
+    return poison_document(work, NAME, settings(work), work.scale.budgets, WARNECKE)
 
 
 if __name__ == "__main__":

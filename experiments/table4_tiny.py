@@ -15,17 +15,16 @@ from experiments.poisoning import poison_document, poison_jobs
 from experiments.work import Work
 
 NAME = "table4-tiny"
-OTHERS: tuple[str, ...] = ()
 
 
 def jobs(work: Work) -> list[Job]:
     """Poisoned, repaired and clean networks."""
-    return poison_jobs(work, work.scale.resnet18, work.scale.budgets_tiny, OTHERS)
+    return poison_jobs(work, work.scale.resnet18, work.scale.budgets_tiny)
 
 
 def assemble(work: Work) -> dict[str, Any]:
     """Accuracies by budget with the paper's beside them."""
-    return poison_document(work, NAME, work.scale.resnet18, work.scale.budgets_tiny, OTHERS)
+    return poison_document(work, NAME, [work.scale.resnet18], work.scale.budgets_tiny)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from unweave import ForgetConfig
-from unweave.config import MATCHED, STOPS
+from unweave.config import HELD_ODDS, MATCHED, STOPS
 from unweave.errors import ConfigError
 from unweave.presets import PRESETS
 
@@ -19,7 +19,7 @@ INVALID: list[tuple[str, Any]] = [
     ("lr_end", nan),
     *[("eps", value) for value in (0, -1, nan, inf)],
     *[("lam", value) for value in (nan, inf, "0.2")],
-    *[("odds", value) for value in (-0.1, nan, inf, None, "1")],
+    *[("odds", value) for value in (-0.1, nan, inf, "1")],
     *[("epochs", value) for value in (0, -1, 2.5, True, None)],
     ("batch_size", 0),
     ("seed", "x"),
@@ -60,7 +60,9 @@ def test_the_guard_can_be_switched_off_with_infinity() -> None:
 
 @pytest.mark.parametrize("other", [{}, {"task": "poison"}, {"task": "classes", "objective": "paper"}], ids=str)
 def test_odds_are_for_classes_that_are_matched(other: dict[str, Any]) -> None:
-    assert ForgetConfig(task="classes", odds=0.5).resolved().odds == 0.5
+    assert ForgetConfig(task="classes").resolved().odds == HELD_ODDS
+    assert ForgetConfig(task="classes", odds=0).resolved().odds == 0
+    assert ForgetConfig(**other).resolved().odds is None
     with pytest.raises(ConfigError, match="odds are held where classes are matched"):
         ForgetConfig(**other, odds=0.5)
 

@@ -18,6 +18,8 @@ STOPS = ("held-out", "paper", "chance", "poison", "epochs")
 WATCHES = ("ends", "epochs")
 MATCHED = {"samples": "held-out", "classes": "chance"}
 """Tasks that have something to match, and where they stop."""
+HELD_ODDS = 0.5
+"""How strongly odds are held where classes are matched."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +40,9 @@ class ForgetConfig:
     """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
     """The paper's loss: bounds its gradient by 1/ε."""
-    odds: float = 0.0
-    """Classes that are matched: how strongly the odds among the classes that stay are held on the forget set; 0: not at
-    all. Try 0.5; large values, from 3 on, may lead a walk astray."""
+    odds: float | None = None
+    """Classes that are matched: how strongly the odds among the classes that stay are held on the forget set (default:
+    HELD_ODDS); 0: not at all. Large values, from 3 on, may lead a walk astray."""
     lr: float | None = None
     """Learning rate of the first epoch; None lets the step choose itself."""
     lr_end: float | None = None
@@ -125,7 +127,7 @@ class ForgetConfig:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
         if self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
-        if not (_is_number(self.odds) and 0 <= self.odds < math.inf):
+        if self.odds is not None and not (_is_number(self.odds) and 0 <= self.odds < math.inf):
             raise ConfigError(f"Invalid odds: {self.odds!r}. Supported: a finite number from 0.")
         if self.lam is not None and not (_is_number(self.lam) and math.isfinite(self.lam)):
             raise ConfigError(f"Invalid lam: {self.lam!r}. Supported: a finite number.")
@@ -149,12 +151,13 @@ class ForgetConfig:
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison, objective = self.task == "poison", self._objective()
-        papers = objective == "paper"
+        papers, elsewhere = objective == "paper", (self.task, objective) == ("classes", "match")
         return replace(
             self,
             objective=objective,
             lam=(-0.2 if poison else 0.2) if papers and self.lam is None else self.lam,
             eps=(0.1 if poison else 0.05) if papers and self.eps is None else self.eps,
+            odds=HELD_ODDS if elsewhere and self.odds is None else self.odds,
             stop=self.stop or {**MATCHED, "poison": "poison"}[self.task],
         )
 

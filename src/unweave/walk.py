@@ -173,6 +173,7 @@ class Walk:
         if self._targets is not None:
             return match_loss(logits, labels, self._targets[positions])
         if self._among_others is not None:
+            assert config.odds is not None
             return elsewhere_loss(logits, self._among_others[positions], config.odds)
         assert config.lam is not None
         assert config.eps is not None

@@ -26,10 +26,13 @@ def test_every_field_of_the_config_is_a_setting() -> None:
 def test_the_samples_in_the_file_are_the_defaults() -> None:
     """Taking a comment sign away changes nothing, where a default can be written down at all, but for the loss."""
     defaults, of_the_papers_loss = unweave.ForgetConfig().resolved(), unweave.ForgetConfig(objective="paper").resolved()
+    of_classes = unweave.ForgetConfig(task="classes").resolved()
     for setting in FORGET_CONFIG:
         value = tomllib.loads(f"v = {setting.sample}")["v"]
         if setting.key in ("lam", "eps"):
             assert value == getattr(of_the_papers_loss, setting.key), setting
+        elif setting.key == "odds":
+            assert value == of_classes.odds
         elif setting.key not in ("preset", "lr", "lr_end", "layers"):
             assert value == getattr(defaults, setting.key), setting
 

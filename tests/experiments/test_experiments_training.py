@@ -44,7 +44,7 @@ def same(a: nn.Module, b: nn.Module) -> bool:
 
 
 def step_by_step(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
-    """The fast recipe told plainly: an epoch is shuffled and augmented at once, what fills no batch is dropped."""
+    """The recipe told plainly: an epoch is shuffled and augmented at once, what fills no batch is dropped."""
     torch.manual_seed(seed)
     net = recipe.build().to(memory_format=torch.channels_last).train()
     order, masks = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
@@ -53,26 +53,29 @@ def step_by_step(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
     batches = len(data) // size
     done = 0
     with dropout_drawn_from(masks, net):
-        for _ in range(recipe.epochs):
+        for epoch in range(recipe.epochs):
             chosen = torch.randperm(len(data), generator=order)[: batches * size]
             x = augment(data.x[chosen], recipe.padding, order).contiguous(memory_format=torch.channels_last)
             for i in range(batches):
                 part = slice(i * size, (i + 1) * size)
                 loss = F.cross_entropy(net(x[part]), data.y[chosen][part])
-                lr = recipe.lr * one_cycle(done / (recipe.epochs * batches))
+                falling = recipe.lr * (recipe.lr_end / recipe.lr) ** (epoch / recipe.epochs)
+                cycle = recipe.schedule == "one cycle"
+                lr = recipe.lr * one_cycle(done / (recipe.epochs * batches)) if cycle else falling
                 grads = torch.autograd.grad(loss, list(net.parameters()))
                 with torch.no_grad():
                     for p, g, v in zip(net.parameters(), grads, momentum, strict=True):
                         g = g + recipe.weight_decay * p
                         v.mul_(0.9).add_(g)
-                        p.sub_(lr * (g + 0.9 * v))
+                        p.sub_(lr * (g + 0.9 * v if cycle else v))
                 done += 1
     return net.eval()
 
 
-def test_training_is_the_recipe_told_plainly() -> None:
+@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+def test_training_is_the_recipe_told_plainly(recipe: Recipe) -> None:
     data = images(30)
-    found, expected = train_recipe(SMALL, data, 5), step_by_step(SMALL, data, 5)
+    found, expected = train_recipe(recipe, data, 5), step_by_step(recipe, data, 5)
     for (name, a), b in zip(found.state_dict().items(), expected.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
     assert not found.training

@@ -226,7 +226,7 @@ FORGET_CONFIG = (
     _forget("protect", kinds.TEXT, 'how: "hard", or "soft", by how much the retained data uses a direction', '"hard"'),
     _forget("lam", kinds.NUMBER, "weight of the entropy in the paper's loss, which is taken then", "0.2"),
     _forget("eps", kinds.NUMBER, "bounds the gradient of the paper's loss, which is taken then, by 1/eps", "0.05"),
-    _forget("odds", kinds.NUMBER, "classes: how strongly the odds among those that stay are held", "0.0"),
+    _forget("odds", kinds.NUMBER, "classes: how strongly the odds among those that stay are held", "0.5"),
     _forget("lr", kinds.NUMBER, "learning rate; without it, the step chooses itself", "0.05"),
     _forget("lr_end", kinds.NUMBER, "learning rate after the last epoch, reached exponentially", "0.01"),
     _forget("epochs", kinds.INTEGER, "at most this many passes over the forget set", "100"),
