@@ -71,7 +71,7 @@ def assemble(work: Work) -> dict[str, Any]:
 def _curves(work: Work, key: str, case: Case) -> dict[str, Any]:
     names = [variant(e) for e in watched(work, key)]
     rows = method_rows(work, case, [*names, "retrained"])
-    attackers = Attackers(work, case)
+    attackers = Attackers(work, case, [*names, "retrained"])
     scores = {name: _scores(attackers, name) for name in names if name in rows} if attackers.ready() else {}
     return {
         "request": {"network": case.setting.name, "case": case.name, "task": case.task},

@@ -1,7 +1,8 @@
 """Train one of the paper's networks quickly, or several at once: by a shorter schedule, or by the authors' own.
 
 The authors' recipe takes 100 or 200 epochs of 256 images at a falling learning rate; the shorter one takes a one-cycle
-learning rate and batches of 512. Data and augmentation are the same. What is random is drawn before the first step:
+learning rate and batches of 512. Data and augmentation are the same; the images of an epoch that fill no batch are
+left out, 80 of 50,000 with the authors' batches. What is random is drawn before the first step:
 which images are in which batch, and how each is cropped and mirrored. On a GPU the whole step (gathering the batch,
 bfloat16 forward, backward, update, next learning rate) is captured once as a CUDA graph and replayed, so that the host
 has nothing else to do, and several networks share the GPU, each on a stream of its own.
@@ -20,7 +21,7 @@ from torch.nn import functional as F
 from experiments.dropout import dropout_drawn_from
 from experiments.images import Labelled
 from experiments.recipes import RECIPES, Recipe, recipe_of
-from experiments.training import draw_crops, train
+from experiments.training import draw_crops, train_adam
 from unweave.errors import ConfigError, DataError
 
 __all__ = ["RECIPES", "Recipe", "one_cycle", "train_fast", "train_many", "train_recipe"]
@@ -53,7 +54,7 @@ def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds:
     if len(sets) != len(seeds):
         raise ConfigError(f"Invalid data: {len(sets)} sets for {len(seeds)} seeds. Supported: one, or one for each.")
     if recipe.optimiser == "adam":
-        return [_one_by_one(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
+        return [_with_adam(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
     padded = {id(own): _Padded.of(own, recipe.padding) for own in sets}
     with ExitStack() as stack:
         runs = [_Run(recipe, padded[id(own)], seed, stack) for own, seed in zip(sets, seeds, strict=True)]
@@ -99,22 +100,11 @@ def rates_of(recipe: Recipe, steps: int) -> list[float]:
     return [recipe.lr * (recipe.lr_end / recipe.lr) ** (i // each / recipe.epochs) for i in range(steps)]
 
 
-def _one_by_one(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
+def _with_adam(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
     device = data.x.device
     net = _build(recipe, seed, device)
     with dropout_drawn_from(torch.Generator(device).manual_seed(seed), net):
-        return train(
-            net,
-            data,
-            seed=seed,
-            epochs=recipe.epochs,
-            lr=recipe.lr,
-            lr_end=recipe.lr_end,
-            batch_size=recipe.batch_size,
-            weight_decay=recipe.weight_decay,
-            padding=recipe.padding,
-            optimiser=recipe.optimiser,
-        )
+        return train_adam(net, data, recipe, seed)
 
 
 @dataclass(frozen=True)

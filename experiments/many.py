@@ -35,8 +35,8 @@ CURVE = 60
 class Attackers:
     """Everything that is learnt once for a request and then asked about every method."""
 
-    def __init__(self, work: Work, case: Case) -> None:
-        self.work, self.case = work, case
+    def __init__(self, work: Work, case: Case, methods: Sequence[str] = ()) -> None:
+        self.work, self.case, self.methods = work, case, methods
         self.full_seeds = sorted(self.seeds("original"), key=self._methods_applied_to)
         self.retrained_seeds = self.seeds("retrained")
         self._classifier: ShadowClassifier | None = None
@@ -46,8 +46,10 @@ class Attackers:
         return self.work.seeds_of(f"{self.case.setting.name}/{self.case.name}/{method}")
 
     def _methods_applied_to(self, seed: int) -> int:
-        applied = seed in range(self.work.scale.seeds)
-        return self.work.outcomes_of(f"{self.case.setting.name}/{self.case.name}", seed) if applied else 0
+        """How many of the table's methods have an outcome of a seed; the attacks' own networks come before all."""
+        if seed not in range(self.work.scale.seeds):
+            return -1
+        return sum(seed in self.seeds(method) for method in self.methods)
 
     def outputs(self, method: str, seeds: Sequence[int], part: str = "forget") -> Ensemble:
         """Logits of several networks of one kind on one set."""

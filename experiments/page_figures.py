@@ -16,7 +16,7 @@ COLOURS = {
     "pgu": "#cf222e",
     "paper": "#8250df",
     "match": "#0969da",
-    "ours": "#0969da",
+    "unweave": "#0969da",
     "scrub": "#1a7f37",
     "eu_k": "#bf3989",
 }
@@ -24,7 +24,9 @@ CONFIG = {"background": "white", "view": {"stroke": None}, "axis": {"grid": Fals
 SPARE = ("#0969da", "#cf222e", "#1a7f37", "#8250df")
 PAPERS = "the paper's "
 """Before a method's name: the paper's own curve, in the same colour, dashed."""
-SHOWN = tuple(COLOURS)
+NAMED = {"odds": "unweave"}
+"""Methods whose key in a document says less than this."""
+SHOWN = (*COLOURS, *NAMED)
 """Methods in a figure of many: the paper's and ours."""
 
 
@@ -57,7 +59,7 @@ def entropy(found: Document, title: str, shown: Iterable[str] = SHOWN) -> Spec |
     """Histograms of log10 entropy on the forget set."""
     shares = {name: values for name, values in found.get("shares", {}).items() if name in set(shown)}
     rows = [
-        {"who": name, "log10 entropy": edge, "share": share}
+        {"who": NAMED.get(name, name), "log10 entropy": edge, "share": share}
         for name, values in shares.items()
         for edge, share in zip(found["edges"], [*values, 0.0], strict=True)
     ]
@@ -68,7 +70,7 @@ def roc(attacks: Document, title: str, attack: str = "xgboost", shown: Iterable[
     """ROC curves of one attack."""
     methods = {name: about[attack] for name, about in attacks.get("methods", {}).items() if attack in about}
     rows = [
-        {"who": name, "false alarms": fpr, "found": tpr}
+        {"who": NAMED.get(name, name), "false alarms": fpr, "found": tpr}
         for name, about in methods.items()
         if name in set(shown)
         for fpr, tpr in zip(about["roc"]["fpr"], about["roc"]["tpr"], strict=True)
@@ -106,9 +108,9 @@ def table3(document: Document) -> dict[str, Spec | None]:
 def class_smallvgg(document: Document) -> dict[str, Spec | None]:
     """Where airplanes go, as bars."""
     rows = [
-        {"who": who, "taken for": name, "share": share}
+        {"who": NAMED.get(who, who), "taken for": name, "share": share}
         for who, shares in document["taken for"].items()
-        if who != "original"
+        if who in SHOWN and who != "original"
         for name, share in shares.items()
     ]
     if not rows:

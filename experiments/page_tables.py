@@ -56,7 +56,7 @@ def distances(document: Document) -> str:
     if "retrained" not in rows:
         return "Not run yet: the retrained networks."
     lines = []
-    for method in ("pgu", "paper", "match", "ours"):
+    for method in ("pgu", "paper", "match"):
         if method in rows:
             gaps = [_gap(rows, method, key) for key in ("forgotten", "retained", "test")]
             faster = _times(rows["retrained"]["seconds"], rows[method]["seconds"])

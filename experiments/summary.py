@@ -133,7 +133,7 @@ def forget_outputs(work: Work, case: Case, method: str) -> Ensemble | None:
 
 def attacks(work: Work, case: Case, methods: Sequence[str], only: Sequence[str] | None = None) -> dict[str, Any]:
     """Every method's AUCs, with how many networks they rest on; empty where there are too few."""
-    attackers = Attackers(work, case)
+    attackers = Attackers(work, case, methods)
     table = {method: attackers.about(method, only) for method in methods}
     counts = {"full": len(attackers.full_seeds), "retrained": len(attackers.retrained_seeds)}
     found = {method: about for method, about in table.items() if about}

@@ -1,47 +1,27 @@
-"""Train one of the paper's networks with the data set and its augmentation on the device."""
+"""Augmentation on the device, and training with Adam, which is not captured."""
 
 from __future__ import annotations
-
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.images import Labelled
+from experiments.recipes import Recipe
 
 
-def train(
-    net: nn.Module,
-    data: Labelled,
-    *,
-    seed: int,
-    epochs: int = 100,
-    lr: float = 0.01,
-    lr_end: float = 0.0005,
-    batch_size: int = 256,
-    weight_decay: float = 1e-4,
-    padding: int = 4,
-    optimiser: Literal["sgd", "adam"] = "sgd",
-) -> nn.Module:
-    """The authors' recipe: SGD with momentum 0.9 or Adam, exponential decay an epoch, crop and mirror.
+def train_adam(net: nn.Module, data: Labelled, recipe: Recipe, seed: int) -> nn.Module:
+    """The authors' recipe for ResNet-18: Adam, exponential decay an epoch, crop and mirror; a step at a time.
 
-    The defaults are those of AllCNN; the other networks' are in ``experiments.recipes``. Weight decay is
-    coupled. Forward and backward run in bfloat16 on a GPU (the weights stay float32).
+    Weight decay is coupled. Forward and backward run in bfloat16 on a GPU (the weights stay float32).
     """
     device = data.x.device
-    net = net.to(device, memory_format=torch.channels_last)
     order = torch.Generator(device).manual_seed(seed)
-    steps: torch.optim.Optimizer
-    if optimiser == "adam":
-        steps = torch.optim.Adam(net.parameters(), lr=lr, betas=(0.9, 0.999), weight_decay=weight_decay)
-    else:
-        steps = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9, weight_decay=weight_decay)
-    decay = torch.optim.lr_scheduler.ExponentialLR(steps, (lr_end / lr) ** (1 / epochs))
-    for _ in range(epochs):
-        net.train()
-        for chosen in torch.randperm(len(data), generator=order, device=device).split(batch_size):
-            x = augment(data.x[chosen], padding, order)
+    steps = torch.optim.Adam(net.parameters(), lr=recipe.lr, betas=(0.9, 0.999), weight_decay=recipe.weight_decay)
+    decay = torch.optim.lr_scheduler.ExponentialLR(steps, (recipe.lr_end / recipe.lr) ** (1 / recipe.epochs))
+    for _ in range(recipe.epochs):
+        for chosen in torch.randperm(len(data), generator=order, device=device).split(recipe.batch_size):
+            x = augment(data.x[chosen], recipe.padding, order)
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 loss = F.cross_entropy(net(x.contiguous(memory_format=torch.channels_last)), data.y[chosen])
             steps.zero_grad()

@@ -103,10 +103,6 @@ class Work:
         seeds = [int(path.stem) for path in (self.rows / prefix).glob("*.json") if path.stem.isdigit()]
         return sorted(seed for seed in seeds if self.document(f"{prefix}/{seed}") is not None)
 
-    def outcomes_of(self, prefix: str, seed: int) -> int:
-        """For how many methods there is an outcome PREFIX/METHOD/SEED."""
-        return len(list((self.rows / prefix).glob(f"*/{seed}.json")))
-
     def document(self, name: str) -> dict[str, Any] | None:
         """All that is kept of an outcome beside its arrays; None where there is none or it is of another tuning."""
         found = self._document(name)

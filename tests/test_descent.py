@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 from unittest import mock
 
@@ -78,46 +79,62 @@ def test_every_point_between_two_snapshots_lies_there_too(rule: str) -> None:
         assert gap(walk.net[7].weight.detach(), expected) < 1e-15
 
 
-def test_a_step_of_given_length_keeps_clear_of_the_core_where_hardly_any_gradient_is_left() -> None:
-    """All but rounding of this gradient lies in the core: stretching what is left must not stretch the rounding."""
+def nearly_all_in_the_core() -> Walk:
     net = nn.Sequential(nn.Linear(30, 3, bias=False))
     x = torch.randn(8, 30)
     x[:, 12:] *= 1e-5
-    walk = Walk(net, (x, torch.arange(8) % 3), gamma=0.999)
+    return Walk(net, (x, torch.arange(8) % 3), gamma=0.999)
+
+
+def test_a_step_of_given_length_keeps_clear_of_the_core_where_hardly_any_gradient_is_left() -> None:
+    """All but rounding of this gradient lies in the core: stretching what is left must not stretch the rounding."""
+    walk = nearly_all_in_the_core()
     assert 2 * walk.space.ranks["0"] <= 30
     walk.epoch(size=1.0, relative=True)
     assert walk.in_core("0") < 1e-5
 
 
-@pytest.mark.parametrize("allowed", [True, False])
 @pytest.mark.parametrize(
-    "rule, relative, space",
-    [("sgd", True, {}), ("sgd", False, {}), ("adam", True, {}), ("sgd", True, {"protect": "soft"})],
+    "rule, relative, space, coarse",
+    [
+        ("sgd", True, {}, True),
+        ("sgd", False, {}, False),
+        ("adam", True, {}, False),
+        ("sgd", True, {"protect": "soft"}, False),
+    ],
 )
 def test_only_steps_whose_way_is_cleared_afterwards_are_projected_in_few_digits(
-    rule: str, relative: bool, space: dict[str, str], allowed: bool
+    rule: str, relative: bool, space: dict[str, str], coarse: bool
 ) -> None:
-    walk, seen = walk_on_cnn(rule, **space), []
-    products: Any = torch.backends.cuda.matmul
-    project = walk.descent._project
-    walk.descent._project = lambda *given: seen.append(products.fp32_precision) or project(*given)  # type: ignore[method-assign]
-    with at_rest(walk.net, gradients=True, convolutions="tf32" if allowed else "ieee"):
+    walk, times = walk_on_cnn(rule, **space), 2 if coarse else 0
+    with mock.patch("unweave.descent.products_as_convolutions", side_effect=lambda _: nullcontext()) as few:
         walk.epoch(relative=relative)
-    cleared = rule == "sgd" and relative and not space
-    layers = len(walk.descent.weights)
-    assert set(seen[: 2 * layers]) == {"tf32" if cleared and allowed else "ieee"}
-    assert set(seen[2 * layers :]) <= {"ieee"}
-    assert bool(seen[2 * layers :]) == (cleared or rule == "adam" or bool(space))
+        assert few.call_count == times // 2, "the first of two steps tells how much of a gradient is left"
+        walk.epoch(relative=relative)
+    assert few.call_count == times // 2 + times
+    assert walk.descent._few_digits is (True if coarse else None)
+
+
+def test_steps_of_which_hardly_anything_is_left_are_projected_in_full() -> None:
+    walk = nearly_all_in_the_core()
+    with mock.patch("unweave.descent.products_as_convolutions", side_effect=AssertionError):
+        walk.epoch(relative=True)
+        walk.epoch(relative=True)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_nothing_of_the_way_is_in_the_core_where_an_epoch_ends() -> None:
+def test_on_a_gpu_few_digits_lead_the_same_way_and_leave_nothing_in_the_core() -> None:
     x, labels = images(8)
-    walk = Walk(small_cnn().float().cuda(), (x.float().cuda(), labels.cuda()))
-    with at_rest(walk.net, gradients=True, convolutions="tf32"):
-        for _ in range(4):
-            walk.epoch(relative=True)
-            assert all(walk.in_core(name) < 1e-5 for name in walk.descent.weights)
+    ways = []
+    for convolutions in ("tf32", "ieee"):
+        walk = Walk(small_cnn().float().cuda(), (x.float().cuda(), labels.cuda()))
+        with at_rest(walk.net, gradients=True, convolutions=convolutions):
+            for _ in range(4):
+                walk.epoch(relative=True)
+                assert all(walk.in_core(name) < 1e-5 for name in walk.descent.weights)
+        state = walk.descent.snapshot()
+        ways.append(torch.cat([(state[name] - walk.start[name]).flatten() for name in walk.start]))
+    assert torch.cosine_similarity(*ways, dim=0) > 0.99
 
 
 def test_sgd_takes_the_projected_gradient_times_the_learning_rate() -> None:

@@ -102,6 +102,15 @@ def test_a_profile_counts_and_averages_by_class(profile: ClassProfile) -> None:
         numpy.testing.assert_allclose(profile.entropy[c], numpy.quantile(own.entropy, numpy.linspace(0, 1, LEVELS)))
 
 
+def test_outcomes_by_class_are_those_of_its_samples_in_their_order() -> None:
+    outcomes = read(LOGITS, TRUTH).where(TRUTH != 1)
+    for c, own in enumerate(outcomes.by_class()):
+        expected = outcomes.where(outcomes.labels == c)
+        assert own.classes == 4
+        assert all(torch.equal(getattr(own, name), getattr(expected, name)) for name in ("labels", "wrong", "margin"))
+    assert list(Outcomes.none().by_class()) == []
+
+
 def test_a_profile_is_float64_with_nan_for_an_absent_class() -> None:
     profile = ClassProfile.of(read(LOGITS, TRUTH).where(TRUTH != 1))
     assert profile.count.tolist() == [10, 0, 10, 10]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from unweave import rest
-from unweave.rest import bytes_of, fingerprint
+from unweave.rest import at_rest, bytes_of, fingerprint, products_as_convolutions
 
 
 class Mixed(nn.Module):
@@ -67,3 +68,17 @@ def test_on_a_gpu_it_is_the_same() -> None:
     assert fingerprint(there) == fingerprint(here)
     there.seen = there.seen.cpu()  # on two devices
     assert fingerprint(there) == fingerprint(here)
+
+
+@pytest.mark.parametrize(
+    "device, convolutions, few", [("cuda", "tf32", True), ("cuda", "ieee", False), ("cpu", "tf32", False)]
+)
+def test_products_are_done_as_convolutions_for_a_while(device: str, convolutions: str, few: bool) -> None:
+    products: Any = torch.backends.cuda.matmul
+    with at_rest(nn.Linear(2, 2), gradients=True, convolutions=convolutions):
+        with products_as_convolutions(torch.device(device)):
+            assert products.fp32_precision == ("tf32" if few else "ieee")
+            assert products.allow_tf32 == few, "some of PyTorch's own code reads the old switch, which may raise"
+            assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
+        assert products.fp32_precision == "ieee"
+        assert torch.get_float32_matmul_precision() == "highest"

@@ -354,7 +354,7 @@ def test_a_gpu_finds_the_same_bits_every_time(way: str) -> None:
     ],
 )
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_fused_kernel_finds_the_same_sums(
     conv: nn.Module, shape: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype
 ) -> None:

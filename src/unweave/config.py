@@ -97,7 +97,9 @@ class ForgetConfig:
         if self.objective == "match" and (self.lam is not None or self.eps is not None):
             raise ConfigError("lam and eps belong to the paper's loss. Use objective='paper', or leave them out.")
         if self.odds and (self.task, self._objective()) != ("classes", "match"):
-            raise ConfigError("odds are held where classes are matched: task='classes' with objective='match'.")
+            raise ConfigError(
+                "odds are held where classes are matched: task='classes' with objective='match'. Leave odds out."
+            )
         if self.objective == "match" and self.stop not in (None, MATCHED[self.task]):
             raise ConfigError(
                 f"objective='match' stops at {MATCHED[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "

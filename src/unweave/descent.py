@@ -11,8 +11,8 @@ Two rules turn a gradient g into a step. P is the projection; P P = P where it i
 
 Where a step has a length of its own, what rounding leaves of the core part is stretched with the rest: small beside the
 gradient, it may not be so beside P g, should nearly all of g lie in the core. So where the protection is hard, the
-whole way from the start is projected once more after every epoch; its steps then need no more digits than the gradients
-have, and on a GPU are projected in what convolutions are done in.
+whole way from the start is projected once more after every epoch. Its steps may then be projected in fewer digits: on a
+GPU, unless nearly all of the first gradient lies in the core, in TF32 if that is what convolutions are done in.
 """
 
 from __future__ import annotations
@@ -41,6 +41,10 @@ State = dict[str, Tensor]
 
 TRUST_LR = 0.1
 """The trust region's scale moves at this share of the learning rate, as in the authors' code."""
+
+
+FEW_DIGITS = 0.03
+"""Steps are projected in TF32 where the first keeps this share of its gradient: rounding turns them by a hundredth."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,7 @@ class Descent:
         self._first: State = {}
         self._second: State = {}
         self._hard = all(space.layers[name].hard for name in weights)
+        self._few_digits: bool | None = None
         self._start: State = {}
         self._steps = torch.zeros((), dtype=torch.float64, device=device)
         self._size = torch.zeros((), dtype=torch.float64, device=device)
@@ -161,8 +166,7 @@ class Descent:
 
     def _step(self, grads: State, relative: bool) -> Tensor:
         moving = self.moving()
-        with products_as_convolutions() if self._is_stretched(relative) else nullcontext():
-            steps = {name: self._project(name, grad) for name, grad in grads.items()}
+        steps = self._projected(grads, self._is_stretched(relative))
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
@@ -175,6 +179,16 @@ class Descent:
             scale = -factor * (TRUST_LR if name not in self.weights else 1.0)
             self._move(name, moving[name], scale.to(step.dtype) * step)
         return factor
+
+    def _projected(self, grads: State, stretched: bool) -> State:
+        """What is left of gradients; of the first ones it is seen how much, before any step is recorded."""
+        few = stretched and self._few_digits
+        with products_as_convolutions(self._size.device) if few else nullcontext():
+            steps = {name: self._project(name, grad) for name, grad in grads.items()}
+        if stretched and self._few_digits is None:
+            left, whole = (torch.stack([of[n].norm() for n in self.weights]).norm() for of in (steps, grads))
+            self._few_digits = bool(left > FEW_DIGITS * whole)
+        return steps
 
     def _keep_clear_of_the_core(self) -> None:
         """Project the way gone so far: of what rounding has left in the core space, nothing stays."""

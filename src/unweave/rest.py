@@ -135,15 +135,20 @@ def _full_precision(convolutions: str | None) -> Iterator[None]:
 
 
 @contextmanager
-def products_as_convolutions() -> Iterator[None]:
-    """Float32 products on a GPU for a while in what convolutions are done in there: TF32, unless it was forbidden."""
+def products_as_convolutions(device: torch.device) -> Iterator[None]:
+    """Inside :func:`at_rest`: float32 products on a GPU in TF32 for a while, if convolutions are done in it there."""
     backends: Any = torch.backends
-    before = backends.cuda.matmul.fp32_precision
-    backends.cuda.matmul.fp32_precision = backends.cudnn.conv.fp32_precision
+    products = backends.cuda.matmul
+    if device.type != "cuda" or backends.cudnn.conv.fp32_precision != "tf32":
+        yield
+        return
+    before = products.fp32_precision
     try:
+        products.allow_tf32 = True  # the old switch sets the new one as well; the other way round they would disagree
         yield
     finally:
-        backends.cuda.matmul.fp32_precision = before
+        products.allow_tf32 = False
+        products.fp32_precision = before
 
 
 def check_model(model: nn.Module) -> None:

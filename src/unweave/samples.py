@@ -62,8 +62,13 @@ class Samples:
             yield inputs, labels, torch.arange(starts[i], starts[i + 1], device=labels.device)
 
     def look_size(self, size: int) -> int:
-        """How many samples to look at together: on a GPU more than in a step, as long as the inputs stay small."""
+        """How many samples to look at together: on a GPU more than in a step, as long as the inputs stay small.
+
+        Not where they are ids, which say nothing of how large what is made of them will be.
+        """
         if self._joined is None or self.labels.device.type == "cpu":
+            return size
+        if not all(t.is_floating_point() for t in tensors_of(self._joined)):
             return size
         each = sum(t.numel() for t in tensors_of(self._joined)) // len(self)
         return max(size, LOOK_ELEMENTS // max(each, 1))
@@ -75,7 +80,7 @@ class Samples:
     def digests(self, key: str) -> tuple[str, ...]:
         """A digest of each sample under a key: the same for the same inputs and label, wherever they stand."""
         found: list[str] = []
-        with ThreadPoolExecutor() as threads:  # hashing leaves the interpreter free for other threads
+        with ThreadPoolExecutor() as threads:  # hashing large samples leaves the interpreter free
             for inputs, labels in self._batches:
                 columns = [_bytes_by_row(t) for t in (*tensors_of(inputs), labels)]
                 some = [range(i, min(i + DIGESTED, len(labels))) for i in range(0, len(labels), DIGESTED)]
