@@ -31,10 +31,15 @@ from experiments.tuning import all_finite, best_of, described, earlier_trials, k
 from experiments.work import Work
 from unweave.baselines import BASELINES
 
-OURS = ("pgu", "ours", "soft")
+OURS = ("pgu", "ours", "soft", "looser")
 WARNECKE = ("first_order", "second_order")
 NETWORKS = ("poisoned", "clean")
-TITLES = {"ours": "unweave", "soft": "unweave, soft protection", **{name: name for name in NETWORKS}}
+TITLES = {
+    "ours": "unweave, hard protection",
+    "soft": "unweave",
+    "looser": "unweave, γ = 0.8",
+    **{name: name for name in NETWORKS},
+}
 
 
 def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
@@ -87,9 +92,7 @@ def repair(
     sections = poisoned_by(data, budget)
     wrong, right, val = sections.poison.batches(), sections.poison_clean.batches(), data.val.batches()
     if method in OURS:
-        config = unweave.ForgetConfig(task="poison", protect="soft" if method == "soft" else "hard")
-        if method == "pgu":
-            config = unweave.ForgetConfig.paper(setting.poison_preset)
+        config = _config(setting, method)
         stride = "one" if method == "pgu" and setting.strided else "layer"
         grams, fitted = work.grams(setting, seed, with_poison(budget), stride)
         result, seconds = work.timed(lambda: unweave.forget(net, wrong, grams, val, capped(work, config)))
@@ -99,6 +102,14 @@ def repair(
     retain = Shuffled(sections.clean, 1000, seed=seed)
     done, seconds = work.timed(lambda: baseline.run(net, wrong, retain, config=config, true_labels=right))
     return Outcome(done.model, seconds, {"ok": done.ok, "stopped": done.stopped, "config": settings or {}})
+
+
+def _config(setting: Setting, method: str) -> unweave.ForgetConfig:
+    """The authors' settings, or this project's default and what it is compared to."""
+    if method == "pgu":
+        return unweave.ForgetConfig.paper(setting.poison_preset)
+    changes: dict[str, dict[str, Any]] = {"ours": {"protect": "hard"}, "looser": {"gamma": 0.8}}
+    return unweave.ForgetConfig(task="poison", **changes.get(method, {}))
 
 
 def accuracies_of(work: Work, setting: Setting, budget: int, outcome: Outcome) -> dict[str, float]:

@@ -587,10 +587,17 @@ def test_a_cleaned_model_is_an_ordinary_one(poisoned: tuple[Problem, Tensor]) ->
         assert torch.equal(fresh(problem.x), result.model(problem.x))
 
 
+def test_wrong_labels_are_taken_back_with_soft_protection(poisoned: tuple[Problem, Tensor]) -> None:
+    problem, _ = poisoned
+    assert problem.run(task="poison").config.protect == "soft"
+    assert problem.run(task="poison", rank_rule="le").config.protect == "hard", "of which directions can be counted"
+    assert problem.run().config.protect == "hard"
+
+
 def test_the_trust_region_moves_the_last_layer_inside_its_core(poisoned: tuple[Problem, Tensor]) -> None:
     problem, _ = poisoned
     for trust, moves in ((400, True), (0, False)):
-        result = problem.run(task="poison", trust=trust)
+        result = problem.run(task="poison", protect="hard", trust=trust)
         given = unweave.fit(problem.model, problem.forgotten)
         space = unweave.CoreSpace.from_grams(problem.grams - given, gamma=0.9)
         way = (result.model[4].weight - problem.model[4].weight).detach().double()
@@ -844,7 +851,7 @@ def warned(points: Problem, **changes: Any) -> list[str]:
     result = points.run()
     space = unweave.CoreSpace.from_grams(points.grams)
     facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal}
-    return forgetting._warnings(space, **({"protect": "hard"} | facts | changes))
+    return forgetting._warnings(space, **({"hard": True} | facts | changes))
 
 
 def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
@@ -852,10 +859,10 @@ def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
 
 
 def test_a_large_shift_is_a_warning_that_names_the_layer(points: Problem) -> None:
-    for protect in ("hard", "soft"):
-        (text,) = warned(points, shift={"0": 0.1, "2": 0.7}, protect=protect)
+    for hard in (True, False):
+        (text,) = warned(points, shift={"0": 0.1, "2": 0.7}, hard=hard)
         assert "layer '2' change by 70 %" in text
-        assert ("protect='soft' may do less" in text) == (protect == "hard")
+        assert ("protect='soft' may do less" in text) == hard
 
 
 def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: Problem) -> None:

@@ -33,9 +33,9 @@ class ForgetConfig:
     ``stop``); see :mod:`unweave.losses`."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
-    protect: str = "hard"
-    """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
-    uses it, which harms retained samples less on small, hard problems. See :mod:`unweave.protection`."""
+    protect: str | None = None
+    """"hard" (default for samples and classes): a direction loses all of a step or nothing, as in the paper; "soft"
+    (default for poison): the more the more the retained data uses it. See :mod:`unweave.protection`."""
     lam: float | None = None
     """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
@@ -110,12 +110,11 @@ class ForgetConfig:
         choices = {
             "task": TASKS,
             "watch": WATCHES,
-            "protect": PROTECTIONS,
             "energy": tuple(ENERGIES),
             "rank_rule": RANK_RULES,
             "negative": NEGATIVE,
         }
-        optional = {"objective": OBJECTIVES, "stop": STOPS}
+        optional = {"objective": OBJECTIVES, "protect": PROTECTIONS, "stop": STOPS}
         for name, known in {**choices, **optional}.items():
             value = getattr(self, name)
             if value not in known and not (value is None and name in optional):
@@ -154,9 +153,11 @@ class ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison, objective = self.task == "poison", self._objective()
         papers, elsewhere = objective == "paper", (self.task, objective) == ("classes", "match")
+        counted = self.rank_rule != "paper"  # a rule of counting directions asks for some to be counted
         return replace(
             self,
             objective=objective,
+            protect=self.protect or ("soft" if poison and not counted else "hard"),
             lam=(-0.2 if poison else 0.2) if papers and self.lam is None else self.lam,
             eps=(0.1 if poison else 0.05) if papers and self.eps is None else self.eps,
             odds=HELD_ODDS if elsewhere and self.odds is None else self.odds,

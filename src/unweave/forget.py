@@ -116,7 +116,7 @@ def forget(
             *_elsewhere(grams, original),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *said_again(net, grams, val),
-            *_warnings(space, shift, loop.history[0], final, goal, config.protect),
+            *_warnings(space, shift, loop.history[0], final, goal, config.protect == "hard"),
         ],
     )
 
@@ -179,6 +179,7 @@ def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> 
 
 
 def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> CoreSpace:
+    assert config.protect is not None
     return CoreSpace.from_grams(
         retained,
         _gamma_for(config, all_names, retained.names),
@@ -235,9 +236,7 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     ]
 
 
-def _warnings(
-    space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal, protect: str
-) -> list[str]:
+def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal, hard: bool) -> list[str]:
     """What a person should look at even though, or especially because, the request is done."""
     warnings = []
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
@@ -256,7 +255,7 @@ def _warnings(
     name = max(shift, key=lambda name: shift[name], default="")
     if shift.get(name, 0.0) > LARGE_SHIFT:
         words = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors"
-        warnings.append(f"{words}; from the original, protect='soft' may do less" if protect == "hard" else words)
+        warnings.append(f"{words}; from the original, protect='soft' may do less" if hard else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
     for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
         warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")

@@ -223,7 +223,7 @@ FORGET_CONFIG = (
     _forget("task", kinds.TEXT, '"samples", "classes" or "poison"; --classes and --poisoned set it', '"samples"'),
     _forget("objective", kinds.TEXT, '"match" or "paper"; chosen for the task where not given', '"match"'),
     _forget("gamma", kinds.GAMMA, "share of each layer's energy that must not be touched, in (0, 1]", "0.9"),
-    _forget("protect", kinds.TEXT, 'how: "hard", or "soft", by how much the retained data uses a direction', '"hard"'),
+    _forget("protect", kinds.TEXT, 'how: "hard", or "soft", by how much data uses a direction (poison)', '"hard"'),
     _forget("lam", kinds.NUMBER, "weight of the entropy in the paper's loss, which is taken then", "0.2"),
     _forget("eps", kinds.NUMBER, "bounds the gradient of the paper's loss, which is taken then, by 1/eps", "0.05"),
     _forget("odds", kinds.NUMBER, "classes: how strongly the odds among those that stay are held", "0.5"),
