@@ -278,7 +278,7 @@ def test_outputs_overlap_where_two_of_them_see_one_pixel(kernel: int, dilation: 
 
 
 def test_patches_without_overlap_are_not_priced_as_correlations() -> None:
-    """There are 33,000 pairs of phases in the patches of a vision transformer: to price them took half a second a batch."""
+    """A vision transformer's first layer has 33,000 pairs of phases: to price them took half a second a batch."""
     patches = Patches.of(nn.Conv2d(3, 8, 16, stride=16), torch.empty(4, 3, 224, 224, device="meta"))
     with mock.patch("unweave.routes.work_of_correlations", side_effect=AssertionError):
         assert quickest(patches, "cuda") == "patches"
