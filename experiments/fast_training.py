@@ -2,10 +2,10 @@
 
 The authors' recipe takes 100 or 200 epochs of 256 images at a falling learning rate; the shorter one takes a one-cycle
 learning rate and batches of 512. Data and augmentation are the same; the images of an epoch that fill no batch are
-left out, 80 of 50,000 with the authors' batches. What is random is drawn before the first step:
-which images are in which batch, and how each is cropped and mirrored. On a GPU the whole step (gathering the batch,
-bfloat16 forward, backward, update, next learning rate) is captured once as a CUDA graph and replayed, so that the host
-has nothing else to do, and several networks share the GPU, each on a stream of its own.
+left out, 80 of 50,000 with the authors' batches. What is random is drawn before the first step: which images are in
+which batch, and how each is cropped and mirrored. On a GPU the whole step (gathering the batch, bfloat16 forward,
+backward, update, next learning rate) is captured once as a CUDA graph and replayed, so that the host has nothing else
+to do, and several networks share the GPU, each on a stream of its own.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     unweave reproduce table4 --data FOLDER [--seeds 5]
 
 5,000 to 25,000 wrong labels. The paper gives one number each; here mean ± standard deviation over seeds. By the paper's
-own schedule, which ends without training errors, wrong labels included; and by the shorter one, which does not get that
-far: what comes back depends on it.
+own schedule, whose networks should know wrong labels by heart, as the accuracies in the paper suggest; and by the
+shorter one, whose networks do not.
 
 Where the authors' code and their paper disagree, and what is done here:
 - "cat to dog and vice versa" in the paper; a seeded shuffle pairs horse-ship, automobile-dog, cat-deer, bird-airplane

@@ -42,7 +42,6 @@ State = dict[str, Tensor]
 TRUST_LR = 0.1
 """The trust region's scale moves at this share of the learning rate, as in the authors' code."""
 
-
 FEW_DIGITS = 0.03
 """Steps are projected in TF32 where the first keeps this share of its gradient: rounding turns them by a hundredth."""
 
