@@ -10,7 +10,7 @@ to do, and several networks share the GPU, each on a stream of its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ from experiments.recipes import RECIPES, Recipe, recipe_of
 from experiments.training import draw_crops, train_adam
 from unweave.errors import ConfigError, DataError
 
-__all__ = ["RECIPES", "Recipe", "one_cycle", "train_fast", "train_many", "train_recipe"]
+__all__ = ["RECIPES", "Learning", "Recipe", "one_cycle", "train_end", "train_fast", "train_many", "train_recipe"]
 
 WARM_UP = 3
 """Steps before the capture, taken back: they choose every kernel and make every buffer."""
@@ -57,12 +57,40 @@ def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds:
         return [_with_adam(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
     padded = {id(own): _Padded.of(own, recipe.padding) for own in sets}
     with ExitStack() as stack:
-        runs = [_Run(recipe, padded[id(own)], seed, stack) for own, seed in zip(sets, seeds, strict=True)]
+        runs = [
+            _Run(recipe, padded[id(own)], seed, stack, _whole(recipe, seed, own.x.device))
+            for own, seed in zip(sets, seeds, strict=True)
+        ]
         for i in range(max((run.steps for run in runs), default=0)):
             for run in runs:
                 if i < run.steps:
                     run.step(i)
         return [run.finished() for run in runs]
+
+
+def train_end(recipe: Recipe | str, end: Learning, data: Labelled, seed: int) -> nn.Module:
+    """Train a part of a network that is there, in place, by the recipe's schedule; the rest keeps every bit.
+
+    Raises:
+        ConfigError: there is no recipe of that name, or it is one of Adam's.
+        DataError: the data do not fill one batch.
+    """
+    recipe = recipe_of(recipe)
+    if recipe.optimiser != "sgd":
+        raise ConfigError(f"Invalid optimiser: {recipe.optimiser!r} for a part of a network. Supported: 'sgd'.")
+    asked = {weight: weight.requires_grad for weight in end.net.parameters()}
+    moving = set(end.weights)
+    try:
+        for weight in asked:
+            weight.requires_grad_(weight in moving)  # no gradient is computed for what stays
+        with ExitStack() as stack:
+            run = _Run(recipe, _Padded.of(data, recipe.padding), seed, stack, end)
+            for i in range(run.steps):
+                run.step(i)
+            return run.finished()
+    finally:
+        for weight, wanted in asked.items():
+            weight.requires_grad_(wanted)
 
 
 def train_fast(
@@ -90,6 +118,27 @@ def _build(recipe: Recipe, seed: int, device: torch.device) -> nn.Module:
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         return recipe.build().to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class Learning:
+    """A network, in train mode or not, and what of it learns."""
+
+    net: nn.Module
+    weights: Sequence[nn.Parameter]
+    still: Collection[nn.Module] = ()
+    """Modules that stay in eval mode, so that their running statistics do not move."""
+
+    def in_train_mode(self) -> None:
+        """All but those that stay still."""
+        self.net.train()
+        for module in self.still:
+            module.eval()
+
+
+def _whole(recipe: Recipe, seed: int, device: torch.device) -> Learning:
+    net = _build(recipe, seed, device)
+    return Learning(net, list(net.parameters()))
 
 
 def rates_of(recipe: Recipe, steps: int) -> list[float]:
@@ -143,11 +192,12 @@ class _Padded:
 class _Run:
     """One network's way through its batches, as a CUDA graph on a stream of its own where there is a GPU."""
 
-    def __init__(self, recipe: Recipe, data: _Padded, seed: int, stack: ExitStack) -> None:
+    def __init__(self, recipe: Recipe, data: _Padded, seed: int, stack: ExitStack, learning: Learning) -> None:
         device = data.y.device
         self.data, self.cuda, self.device = data, device.type == "cuda", device
         self.seed, self.dropout = seed, torch.Generator(device).manual_seed(seed)
-        self.net = _build(recipe, seed, device)
+        self.net = learning.net
+        learning.in_train_mode()
         stack.enter_context(dropout_drawn_from(self.dropout, self.net))
         self.plan = _plan(recipe, len(data.y), torch.Generator(device).manual_seed(seed))
         self.steps = len(self.plan[0])
@@ -155,7 +205,7 @@ class _Run:
         rate: float | Tensor = torch.tensor(recipe.lr, device=device) if self.cuda else recipe.lr
         decay, nesterov = recipe.weight_decay, recipe.schedule == "one cycle"
         self.optimiser = torch.optim.SGD(
-            self.net.parameters(), rate, momentum=0.9, nesterov=nesterov, weight_decay=decay, fused=self.cuda
+            learning.weights, rate, momentum=0.9, nesterov=nesterov, weight_decay=decay, fused=self.cuda
         )
         self.done = torch.zeros(1, dtype=torch.long, device=device)
         self.rates_there = torch.tensor(self.rates, device=device)

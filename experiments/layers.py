@@ -4,8 +4,7 @@
 
 SmallVGG forgets 100 samples of every class with its last 1, 2 … 5 layers; ResNet-18 forgets the first classes with its
 last 1, 2 … 6 blocks (the classifier, layer4 … layer1, the first convolution). The AUC is that of the paper's attack,
-with fewer networks than its 50 + 50 and the interval stated. EU-k trains its layers as long as the network
-was trained, with the same weight decay.
+with fewer networks than its 50 + 50 and the interval stated. EU-k trains its layers as the network was trained.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from torch import nn
 from experiments.jobs import Job
 from experiments.requests import both_kinds, variant_job
 from experiments.settings import Case, Setting, first_classes, steps_of
-from experiments.sources import recipe_of
 from experiments.summary import attacks, head, method_rows
 from experiments.work import Work
 
@@ -49,11 +47,9 @@ def variants(work: Work, key: str) -> dict[str, tuple[str, dict[str, Any]]]:
     """Name of an outcome → method and settings."""
     setting = cases(work)[key].setting
     found = dict[str, tuple[str, dict[str, Any]]]()
-    recipe = recipe_of(setting)
-    as_trained = {"epochs": recipe.epochs, "weight_decay": recipe.weight_decay}
     for k, names in enumerate(ends_of(setting, blocks=key == "resnet18"), start=1):
         found[f"pgu last={k}"] = "pgu", {"layers": names}
-        found[f"eu_k last={k}"] = "eu_k", {"k": len(names), "schedule": "one-cycle", "lr_end": 0.0, **as_trained}
+        found[f"eu_k last={k}"] = "eu_k", {"k": len(names)}
     return found
 
 

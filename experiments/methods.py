@@ -14,15 +14,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
 
 import unweave
+from experiments.last_layers import by_last_layers
 from experiments.loaders import Shuffled
+from experiments.outcome import Outcome
 from experiments.settings import Case
+from experiments.sharded import by_shards
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL
 from experiments.work import Work
@@ -43,16 +45,6 @@ TITLES = {
 SAMPLES = ("pgu", "paper", "match")
 CLASSES = ("pgu", "paper", "ours", "soft", "odds", "both")
 FORGET_BATCH, RETAIN_BATCH = 128, 256
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A network that was made to forget, and how that went."""
-
-    net: nn.Module
-    seconds: float | None
-    """Of the request, None where it was not timed (``Work.crowded``); what was prepared before is in ``story``."""
-    story: dict[str, Any]
 
 
 def title_of(name: str) -> str:
@@ -87,6 +79,10 @@ def forget_by(work: Work, case: Case, name: str, seed: int, settings: dict[str, 
     if name in TITLES:
         config, stride = pgu_config(name, case)
         return by_projection(work, case, seed, replace(config, **settings or {}), stride)
+    if name == "sisa":
+        return by_shards(work, case, seed)
+    if name == "eu_k":
+        return by_last_layers(work, case, seed, settings or {})
     return by_baseline(work, case, name, seed, settings or {})
 
 

@@ -19,7 +19,8 @@ from typing import Any
 import unweave
 from experiments.jobs import Job
 from experiments.loaders import Shuffled
-from experiments.methods import Outcome, capped, fitted_to, pgu_story, title_of
+from experiments.methods import capped, fitted_to, pgu_story, title_of
+from experiments.outcome import Outcome
 from experiments.readout import logits_of, percent_wrong
 from experiments.search import lowest
 from experiments.settings import Case, Setting

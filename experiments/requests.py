@@ -17,7 +17,6 @@ from experiments.jobs import Job
 from experiments.methods import TITLES, forget_by
 from experiments.readout import read_out
 from experiments.settings import Case
-from experiments.sharded import by_shards
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL, RETRAINED_SEEDS, retained
 from experiments.trials import KNOBS, SCHEME
@@ -66,7 +65,7 @@ def method_job(work: Work, case: Case, method: str, seed: int) -> Job:
 
 def _by_method(work: Work, case: Case, method: str, seed: int) -> Result:
     used = chosen_settings(work, case, method)
-    outcome = by_shards(work, case, seed) if method == "sisa" else forget_by(work, case, method, seed, used)
+    outcome = forget_by(work, case, method, seed, used)
     tried = {} if method in TITLES else {"trials": len(trials_of(work, case, method))}  # 0: the authors' own value
     return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **tried})
 

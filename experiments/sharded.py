@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from experiments.methods import Outcome
+from experiments.outcome import Outcome
 from experiments.settings import Case
 from experiments.sources import recipe_of, train_by
 from experiments.work import Work

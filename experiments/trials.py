@@ -6,9 +6,9 @@ A few settings are fixed by reasoning, in every trial of the method, and not sea
   through the network. Where that set is of one class, running statistics become that class's, whatever the learning
   rate: with batch norm in train mode on table 1's request, NegGrad stands at a forget error of 79 % with a tenth of its
   authors' rate and at 84 % with the rate itself, so that no rate forgets a little.
-- ``eu_k`` trains for 30 epochs, as long as a network is trained here: PGU's and SCRUB's versions of it take as many as
-  a training has. k stays 3, the paper's: another k is another row (``experiments.layers`` has it).
-- The end of a schedule keeps its ratio to its beginning (``eu_k``, ``cf_k``).
+- ``eu_k`` trains by the network's own recipe (``experiments.last_layers``), as PGU's version does. k stays 3, the
+  paper's: another k is another row (``experiments.layers`` has it).
+- The end of a schedule keeps its ratio to its beginning (``cf_k``).
 - ``fisher`` looks at 2,000 retained samples.
 
 Directions that do not go without saying: EU-k never sees the forget set again, so it errs more where it learns less: a
@@ -30,7 +30,7 @@ FROZEN = {"norm": "frozen"}
 
 KNOBS: dict[str, Knob] = {
     "fine_tune": Knob("lr", 0.01, 1e-4, 2.0),
-    "eu_k": Knob("lr", 0.1, 1e-5, 1.0, less_forgets_more=True, along={"lr_end": 0.05}, fixed={"epochs": 30}),
+    "eu_k": Knob("lr", 0.1, 1e-5, 1.0, less_forgets_more=True),
     "cf_k": Knob("lr", 0.1, 1e-3, 3.0, along={"lr_end": 0.05}),
     "neg_grad": Knob("lr", 1e-4, 1e-8, 0.1, fixed=FROZEN),
     "neg_grad_plus": Knob("a", 1e-4, 1e-7, 0.2, from_one=True, fixed=FROZEN),

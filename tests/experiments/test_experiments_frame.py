@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -12,9 +14,10 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import data, layers, methods
+from experiments import data, last_layers, methods
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
+from experiments.fast_training import Learning, Recipe, train_end
 from experiments.incremental_long import dropped_after
 from experiments.jobs import Job
 from experiments.layers import ends_of
@@ -28,9 +31,11 @@ from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
 from experiments.sources import recipe_of
 from experiments.summary import spread
+from experiments.training_sets import FULL
 from experiments.tuning import score
 from experiments.work import Parts, Work
 from unweave.baselines.importances import Importances, importances
+from unweave.baselines.last_layers import moving_modules
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
 from unweave.errors import ConfigError, StoreError
@@ -142,12 +147,27 @@ def test_layers_that_move_are_counted_from_the_end() -> None:
     assert "layer4.0.downsample.0" in blocks[1]
 
 
-def test_eu_k_trains_its_layers_as_the_network_was_trained() -> None:
-    work = Work(Path("unused"), FULL_SIZE, torch.device("cpu"))
-    for key, case in layers.cases(work).items():
-        recipe = recipe_of(case.setting)
-        settings = [settings for method, settings in layers.variants(work, key).values() if method == "eu_k"]
-        assert {(one["epochs"], one["weight_decay"]) for one in settings} == {(recipe.epochs, recipe.weight_decay)}
+def test_eu_k_trains_its_layers_as_the_network_was_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Work(tmp_path, replace(SMOKE, baseline_epochs=None), torch.device("cpu"))
+    case = samples_of_class_0(work.scale)
+    asked = list[Recipe]()
+
+    def watched(recipe: Recipe, learning: Learning, data: Labelled, seed: int) -> nn.Module:
+        asked.append(recipe)
+        return train_end(recipe, learning, data, seed)
+
+    monkeypatch.setattr(last_layers, "train_end", watched)
+    original = work.network(case.setting, FULL, 0)
+    before = copy.deepcopy(original.state_dict())
+    outcome = last_layers.by_last_layers(work, case, 0, {"k": 1})
+    last_layers.by_last_layers(work, case, 0, {"k": 1, "lr": 0.02})
+    recipe = recipe_of(case.setting)
+    assert [one.settings() for one in asked] == [recipe.settings(), replace(recipe, lr=0.02).settings()]
+    assert all(torch.equal(value, before[name]) for name, value in original.state_dict().items()), "untouched"
+    after = outcome.net.state_dict()
+    moved = {name.rpartition(".")[0] for name in before if not torch.equal(before[name], after[name])}
+    assert moved == set(moving_modules(original, 1)[0])
+    assert outcome.story["ok"]
 
 
 def test_fewer_epochs_follow_the_same_schedule() -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from experiments import tuning
-from experiments.methods import Outcome
+from experiments.outcome import Outcome
 from experiments.reproduce import Options, together
 from experiments.reproduce import _run as run_all
 from experiments.search import TOLERANCE, Knob, Tried, lowest, towards, verdict_of

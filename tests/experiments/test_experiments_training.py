@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,7 +15,7 @@ from torch.nn import functional as F
 from experiments import fast_training
 from experiments.data import Labelled, load_embedded
 from experiments.dropout import dropout_drawn_from
-from experiments.fast_training import RECIPES, Recipe, one_cycle, train_many, train_recipe
+from experiments.fast_training import RECIPES, Learning, Recipe, one_cycle, train_end, train_many, train_recipe
 from experiments.recipes import recipe_of
 from experiments.training import augment, error
 from unweave.errors import ConfigError, DataError
@@ -43,12 +44,24 @@ def same(a: nn.Module, b: nn.Module) -> bool:
     return all(torch.equal(x, y) for x, y in zip(a.state_dict().values(), b.state_dict().values(), strict=True))
 
 
-def step_by_step(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
+def whole(net: nn.Module) -> Learning:
+    return Learning(net, list(net.parameters()))
+
+
+def linear_layer_of(net: nn.Module) -> Learning:
+    """The last layer learns; the norm layer before it must not gather statistics."""
+    return Learning(net, list(net[5].parameters()), [net[1]])
+
+
+def step_by_step(recipe: Recipe, data: Labelled, seed: int, learning: Learning | None = None) -> nn.Module:
     """The recipe told plainly: an epoch is shuffled and augmented at once, what fills no batch is dropped."""
     torch.manual_seed(seed)
-    net = recipe.build().to(memory_format=torch.channels_last).train()
+    net = (learning.net if learning else recipe.build()).to(memory_format=torch.channels_last).train()
+    weights = list(learning.weights if learning else net.parameters())
+    for module in learning.still if learning else ():
+        module.eval()
     order, masks = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
-    momentum = [torch.zeros_like(p) for p in net.parameters()]
+    momentum = [torch.zeros_like(p) for p in weights]
     size = recipe.batch_size
     batches = len(data) // size
     done = 0
@@ -62,9 +75,9 @@ def step_by_step(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
                 falling = recipe.lr * (recipe.lr_end / recipe.lr) ** (epoch / recipe.epochs)
                 cycle = recipe.schedule == "one cycle"
                 lr = recipe.lr * one_cycle(done / (recipe.epochs * batches)) if cycle else falling
-                grads = torch.autograd.grad(loss, list(net.parameters()))
+                grads = torch.autograd.grad(loss, weights)
                 with torch.no_grad():
-                    for p, g, v in zip(net.parameters(), grads, momentum, strict=True):
+                    for p, g, v in zip(weights, grads, momentum, strict=True):
                         g = g + recipe.weight_decay * p
                         v.mul_(0.9).add_(g)
                         p.sub_(lr * (g + 0.9 * v if cycle else v))
@@ -79,6 +92,36 @@ def test_training_is_the_recipe_told_plainly(recipe: Recipe) -> None:
     for (name, a), b in zip(found.state_dict().items(), expected.state_dict().values(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda text, name=name: f"{name}: {text}")
     assert not found.training
+
+
+@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+def test_a_part_learns_by_the_same_recipe_and_the_rest_keeps_every_bit(recipe: Recipe) -> None:
+    data, net = images(30), train_recipe(SMALL, images(30), 1)
+    net[0].weight.requires_grad_(False)
+    before, plain = copy.deepcopy(net.state_dict()), copy.deepcopy(net)
+    expected = step_by_step(recipe, data, 5, linear_layer_of(plain)).state_dict()
+    found = train_end(recipe, linear_layer_of(net), data, 5)
+    assert found is net
+    assert not any(module.training for module in net.modules())
+    assert [name for name, weight in net.named_parameters() if not weight.requires_grad] == ["0.weight"], "as before"
+    for name, value in net.state_dict().items():
+        if name.startswith("5."):
+            assert not torch.equal(value, before[name])
+            torch.testing.assert_close(value, expected[name], rtol=1e-4, atol=1e-5)
+        else:
+            assert torch.equal(value, before[name]), name
+
+
+def test_a_part_that_is_everything_is_a_training() -> None:
+    torch.manual_seed(5)
+    net = small_net().to(memory_format=torch.channels_last)
+    assert same(train_end(SMALL, whole(net), images(30), 5), train_recipe(SMALL, images(30), 5))
+
+
+def test_a_part_is_not_trained_with_adam() -> None:
+    recipe = dataclasses.replace(PUBLISHED, optimiser="adam")
+    with pytest.raises(ConfigError, match="Supported: 'sgd'"):
+        train_end(recipe, whole(small_net()), images(30), 0)
 
 
 def test_a_batch_is_what_augment_makes_of_the_same_draws() -> None:
@@ -137,10 +180,9 @@ def test_dropout_from_a_generator_drops_and_scales() -> None:
 
 def test_the_step_that_counts_for_itself_takes_the_same_steps() -> None:
     """What a GPU captures, run one kernel at a time on the CPU."""
+    net, data = small_net(), fast_training._Padded.of(images(30), 2)
     with ExitStack() as stack:
-        plain, counted = (
-            fast_training._Run(SMALL, fast_training._Padded.of(images(30), 2), 1, stack) for _ in range(2)
-        )
+        plain, counted = (fast_training._Run(SMALL, data, 1, stack, whole(copy.deepcopy(net))) for _ in range(2))
         for group in counted.optimiser.param_groups:
             group["lr"] = torch.tensor(0.0)
         for i in range(plain.steps):
@@ -223,3 +265,12 @@ def test_captured_networks_are_alike_together_and_alone() -> None:
         for a, b in zip(net.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=0.05, atol=0.02)
         assert error(net, data) < 20
+
+
+@CUDA
+def test_a_captured_part_learns_and_the_rest_keeps_every_bit() -> None:
+    data, net = images(40, device="cuda"), train_recipe(SMALL, images(40, device="cuda"), 1)
+    before = copy.deepcopy(net.state_dict())
+    train_end(SMALL, linear_layer_of(net), data, 5)
+    changed = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed == {"5.weight", "5.bias"}

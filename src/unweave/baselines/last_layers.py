@@ -16,7 +16,7 @@ from torch import nn
 
 from unweave.baselines.checks import integer
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.preparation import needed, own_randomness, settings, untouched
+from unweave.baselines.preparation import needed, own_randomness, settings, trainable, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.reset import reset
 from unweave.baselines.retrain import on_retained
@@ -107,16 +107,40 @@ def _last_layers(
 ) -> BaselineResult:
     retain = needed(retain_loader, "retain", name)
     training = Training(name, duplicate(untouched(model)), config, val, progress)
-    net = training.net
-    layers, moving = moving_modules(net, config.k)
+    end = last_layers(training.net, config.k)
     if afresh:
-        reset(moving, config.seed, training.device)
-    weights = {id(p) for module in moving.values() for p in module.parameters(recurse=False)}
-    training.moving = [p for p in training.moving if id(p) in weights]
-    if not training.moving:
+        reset(end.modules, config.seed, training.device)
+    training.moving, training.still = end.weights, end.still
+    return training.run(on_retained(training, retain), [retain], {"layers": end.layers})
+
+
+@dataclass(frozen=True)
+class LastLayers:
+    """The end of a network that moves while what comes before it keeps every bit."""
+
+    layers: list[str]
+    """The k weight layers it has."""
+    modules: dict[str, nn.Module]
+    """Every module from the first of them onwards, by its name."""
+    weights: list[nn.Parameter]
+    """Those of them that training moves."""
+    still: set[nn.Module]
+    """Modules before them that would gather statistics in training."""
+
+
+def last_layers(net: nn.Module, k: int) -> LastLayers:
+    """The last k weight layers of a network, and what goes with them.
+
+    Raises:
+        ConfigError: there are fewer than k. ModelError: none of their weights requires a gradient.
+    """
+    layers, moving = moving_modules(net, k)
+    own = {id(p) for module in moving.values() for p in module.parameters(recurse=False)}
+    weights = [p for p in trainable(net).values() if id(p) in own]
+    if not weights:
         raise ModelError(f"No weight of {', '.join(layers)} requires a gradient. Call requires_grad_() on them.")
-    training.still = {module for name, module in net.named_modules() if name not in moving and _gathers(module)}
-    return training.run(on_retained(training, retain), [retain], {"layers": layers})
+    still = {module for name, module in net.named_modules() if name not in moving and _gathers(module)}
+    return LastLayers(layers, moving, weights, still)
 
 
 def _gathers(module: nn.Module) -> bool:

@@ -1,0 +1,52 @@
+"""EU-k in a table: its layers are trained as the networks are, by the setting's own recipe.
+
+The authors of PGU run EU-k by their training script, with the layers before the last k frozen. So the schedule is the
+network's, and so is the speed: the same captured steps as those of retraining, which EU-k is timed against.
+``unweave.baselines.eu_k``, which takes any network and loader, has the schedule of EU-k's own authors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from experiments.fast_training import Learning, train_end
+from experiments.outcome import Outcome
+from experiments.settings import Case
+from experiments.sources import recipe_of
+from experiments.training_sets import FULL
+from experiments.work import Work
+from unweave.baselines import BASELINES
+from unweave.baselines.last_layers import EUkConfig, last_layers
+from unweave.baselines.reset import reset
+from unweave.rest import duplicate
+
+
+def by_last_layers(work: Work, case: Case, seed: int, settings: dict[str, Any]) -> Outcome:
+    """Reset the last layers of an original network and train them on what stays.
+
+    Args:
+        work: where the network comes from.
+        case: what is to be forgotten, and not looked at.
+        seed: of the original network, and of the new layers.
+        settings: ``k``, the number of layers, and ``lr``, in place of the paper's three and of the recipe's own.
+    """
+    net, retain = work.network(case.setting, FULL, seed), work.parts(case).retain
+    recipe, most = recipe_of(case.setting), work.scale.baseline_epochs
+    changes = {"lr": settings.get("lr", recipe.lr), "batch_size": min(recipe.batch_size, len(retain))}
+    recipe = replace(recipe, epochs=min(recipe.epochs, most or recipe.epochs), **changes)
+
+    def trained() -> nn.Module:
+        copy = duplicate(net)
+        end = last_layers(copy, settings.get("k", EUkConfig.k))
+        reset(end.modules, seed, work.device)
+        return train_end(recipe, Learning(copy, end.weights, end.still), retain, seed)
+
+    made, seconds = work.timed(trained)
+    finite = all(bool(torch.isfinite(part).all()) for part in made.state_dict().values())
+    words = f"all {recipe.epochs} epochs done" if finite else "values are not finite"
+    needs = sorted(BASELINES["eu_k"].needs)
+    return Outcome(made, seconds, {"ok": finite, "stopped": words, "config": settings, "needs": needs})
