@@ -32,13 +32,12 @@ from experiments.tuning import all_finite, best_of, described, earlier_trials, k
 from experiments.work import Work
 from unweave.baselines import BASELINES
 
-OURS = ("pgu", "ours", "soft", "looser")
+OURS = ("pgu", "ours", "soft")
 WARNECKE = ("first_order", "second_order")
 NETWORKS = ("poisoned", "clean")
 TITLES = {
     "ours": "unweave, hard protection",
     "soft": "unweave",
-    "looser": "unweave, γ = 0.8",
     **{name: name for name in NETWORKS},
 }
 
@@ -109,8 +108,7 @@ def _config(setting: Setting, method: str) -> unweave.ForgetConfig:
     """The authors' settings, or this project's default and what it is compared to."""
     if method == "pgu":
         return unweave.ForgetConfig.paper(setting.poison_preset)
-    changes: dict[str, dict[str, Any]] = {"ours": {"protect": "hard"}, "looser": {"gamma": 0.8}}
-    return unweave.ForgetConfig(task="poison", **changes.get(method, {}))
+    return unweave.ForgetConfig(task="poison", protect="hard" if method == "ours" else None)
 
 
 def accuracies_of(work: Work, setting: Setting, budget: int, outcome: Outcome) -> dict[str, float]:
@@ -196,15 +194,15 @@ def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def poison_document(
-    work: Work, name: str, settings: Sequence[Setting], budgets: Sequence[int], others: Sequence[str] = ()
+    work: Work, name: str, setting: Setting, budgets: Sequence[int], others: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """For each setting, accuracies by budget; the paper's beside them. The others are about the first setting."""
-    cases = [Case("poison", setting, "poison", lambda labels: labels) for setting in settings]
-    prefixes = [f"{setting.name}/poison-{budget}" for setting in settings for budget in budgets]
-    tuning = {method: tried_for(work, settings[0], method) for method in others}
+    """Accuracies by budget; the paper's beside them."""
+    case = Case("poison", setting, "poison", lambda labels: labels)
+    prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
+    tuning = {method: tried_for(work, setting, method) for method in others}
     return {
-        **head(work, name, cases, prefixes),
+        **head(work, name, [case], prefixes),
         "request": {"task": "poison", "budgets": list(budgets)},
-        "networks": {setting.name: poison_rows(work, setting, budgets, others) for setting in settings},
+        "networks": {setting.name: poison_rows(work, setting, budgets, others)},
         "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
     }

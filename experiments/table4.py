@@ -2,9 +2,9 @@
 
     unweave reproduce table4 --data FOLDER [--seeds 5]
 
-5,000 to 25,000 wrong labels. The paper gives one number each; here mean ± standard deviation over seeds. By the paper's
-own schedule, whose networks should know wrong labels by heart, as the accuracies in the paper suggest; and by the
-shorter one, whose networks do not.
+5,000 to 25,000 wrong labels. The paper gives one number each; here mean ± standard deviation over seeds. The networks
+are trained by the paper's own schedule: they know the wrong labels by heart, as its do, and those of a shorter one do
+not, which is another problem.
 
 Where the authors' code and their paper disagree, and what is done here:
 - "cat to dog and vice versa" in the paper; a seeded shuffle pairs horse-ship, automobile-dog, cat-deer, bird-airplane
@@ -32,21 +32,19 @@ from experiments.work import Work
 NAME = "table4"
 
 
-def settings(work: Work) -> list[Setting]:
-    """By the paper's schedule, where there is one, and by the shorter one."""
-    return [*published(work.scale.smallvgg), work.scale.smallvgg]
+def setting_of(work: Work) -> Setting:
+    """By the paper's schedule where there is one."""
+    return next(iter(published(work.scale.smallvgg)), work.scale.smallvgg)
 
 
 def jobs(work: Work) -> list[Job]:
     """Poisoned, repaired and clean networks."""
-    first, *more = settings(work)
-    made = poison_jobs(work, first, work.scale.budgets, WARNECKE)
-    return made + [job for setting in more for job in poison_jobs(work, setting, work.scale.budgets)]
+    return poison_jobs(work, setting_of(work), work.scale.budgets, WARNECKE)
 
 
 def assemble(work: Work) -> dict[str, Any]:
     """Accuracies by budget with the paper's beside them."""
-    return poison_document(work, NAME, settings(work), work.scale.budgets, WARNECKE)
+    return poison_document(work, NAME, setting_of(work), work.scale.budgets, WARNECKE)
 
 
 if __name__ == "__main__":

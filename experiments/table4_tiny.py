@@ -24,7 +24,7 @@ def jobs(work: Work) -> list[Job]:
 
 def assemble(work: Work) -> dict[str, Any]:
     """Accuracies by budget with the paper's beside them."""
-    return poison_document(work, NAME, [work.scale.resnet18], work.scale.budgets_tiny)
+    return poison_document(work, NAME, work.scale.resnet18, work.scale.budgets_tiny)
 
 
 if __name__ == "__main__":

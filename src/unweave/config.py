@@ -73,8 +73,9 @@ class ForgetConfig:
     """Let the schedule run one epoch ahead, as the authors' code does (its epoch 0 only evaluates)."""
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
-    trust_share: float = 0.5
-    """… and at most this share of them: rescaling all of them ruined clean samples where it was tried."""
+    trust_share: float | None = None
+    """… and at most this share of them; None: half of them and all of them, whichever ends with the lower validation
+    error (half without a validation set), see :mod:`unweave.ways`."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
 
@@ -124,9 +125,9 @@ class ForgetConfig:
         for name in ("lr", "lr_end", "eps", "max_damage", "trust_share"):
             value = getattr(self, name)
             positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
-            if not positive and not (value is None and name in ("lr", "lr_end", "eps", "max_damage")):
+            if not positive and value is not None:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
-        if self.trust_share > 1:
+        if self.trust_share is not None and self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
         if self.odds is not None and not (_is_number(self.odds) and 0 <= self.odds < math.inf):
             raise ConfigError(f"Invalid odds: {self.odds!r}. Supported: a finite number from 0.")

@@ -26,6 +26,7 @@ from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear
+from unweave.ways import Walked, better_of, ways_of
 
 LARGE_SHIFT = 0.2
 """A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration's: 0.02)."""
@@ -84,16 +85,15 @@ def forget(
     held_out = _held_out(grams, seen, before)
     goal = choose_goal(config, before, held_out)
 
-    net = duplicate(original)
-    descent = _descent(net, space, config, grams.names)
     stay = classes_that_stay(retained, before) if config.task == "classes" else None
-    loop = Request(descent, samples, goal, config, val, stay, progress, seen)
-    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
-        torch.manual_seed(config.seed)
-        ending, final = loop.run()
-        if descent.trust is not None:
-            descent.trust.fold()
-        descent.align()
+
+    def walk(way: ForgetConfig) -> Walked:
+        net = duplicate(original)
+        descent = _descent(net, space, way, grams.names)
+        return _walked(net, descent, Request(descent, samples, goal, way, val, stay, progress, seen))
+
+    kept = better_of(ways_of(config, watched=val is not None), walk)
+    net, ending = kept.net, kept.ending
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
     shift = _shift(original, net, retained.restricted(names))
@@ -102,21 +102,21 @@ def forget(
         model=net,
         # A request that failed and changed nothing took nothing out either: it may be tried again.
         grams=retained.to(home).belonging_to(changed, forgotten=digests, held_out=held_out) if carried_out else grams,
-        history=loop.history,
+        history=kept.history,
         stopped=ending.words,
         ok=ending.ok,
         goal=goal,
-        config=config,
+        config=kept.config,
         ranks=space.ranks,
         shift=shift,
         seconds=time.perf_counter() - began,
         samples=len(samples),
-        final=final,
+        final=kept.final,
         warnings=[
             *_elsewhere(grams, original),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *said_again(net, grams, val),
-            *_warnings(space, shift, loop.history[0], final, goal, config.protect == "hard"),
+            *_warnings(space, shift, kept.history[0], kept.final, goal, config.protect == "hard"),
         ],
     )
 
@@ -206,9 +206,21 @@ def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: 
     name = last_linear(net, layers) if config.task == "poison" and config.trust else None
     if name not in weights:
         return Descent(net, weights, space, rule)
+    assert config.trust_share is not None, "a way has one"
     region = TrustRegion(name, weights[name], space.layers[name], config.trust, config.trust_share)
     path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
     return Descent(net, weights, space, rule, region, path)
+
+
+def _walked(net: nn.Module, descent: Descent, request: Request) -> Walked:
+    """Carry a request out; its network holds the weights of the end afterwards."""
+    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
+        torch.manual_seed(request.config.seed)
+        ending, final = request.run()
+        if descent.trust is not None:
+            descent.trust.fold()
+        descent.align()
+    return Walked(request.config, net, request.history, ending, final)
 
 
 def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[str, float]:
