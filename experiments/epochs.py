@@ -18,7 +18,7 @@ from experiments.many import Attackers, rounded
 from experiments.methods import pgu_config
 from experiments.requests import both_kinds, variant_job
 from experiments.settings import Case
-from experiments.summary import attacks, head, method_rows
+from experiments.summary import attacks, head, method_rows, rests_on
 from experiments.work import Work
 
 NAME = "epochs"
@@ -63,21 +63,24 @@ def jobs(work: Work) -> list[Job]:
 def assemble(work: Work) -> dict[str, Any]:
     """Curves over epochs."""
     every = cases(work)
-    prefixes = [f"{case.setting.name}/{case.name}" for case in every.values()]
+    prefixes = [prefix for key, case in every.items() for prefix in rests_on(case, _names(work, key))]
     networks = {key: _curves(work, key, case) for key, case in every.items()}
     return {**head(work, NAME, list(every.values()), prefixes), "networks": networks}
 
 
+def _names(work: Work, key: str) -> list[str]:
+    return [*(variant(e) for e in watched(work, key)), "retrained"]
+
+
 def _curves(work: Work, key: str, case: Case) -> dict[str, Any]:
-    names = [variant(e) for e in watched(work, key)]
-    rows = method_rows(work, case, [*names, "retrained"])
-    attackers = Attackers(work, case, [*names, "retrained"])
+    every, names = _names(work, key), [variant(e) for e in watched(work, key)]
+    rows, attackers = method_rows(work, case, every), Attackers(work, case, every)
     scores = {name: _scores(attackers, name) for name in names if name in rows} if attackers.ready() else {}
     return {
         "request": {"network": case.setting.name, "case": case.name, "task": case.task},
         "epochs": list(watched(work, key)),
         "methods": rows,
-        "attacks": attacks(work, case, [*names, "retrained"], only=("xgboost",)),
+        "attacks": attacks(work, case, every, only=("xgboost",)),
         "attacker's scores": {name: found for name, found in scores.items() if found},
     }
 

@@ -16,7 +16,7 @@ from torch import nn
 from experiments.jobs import Job
 from experiments.requests import both_kinds, variant_job
 from experiments.settings import Case, Setting, first_classes, steps_of
-from experiments.summary import attacks, head, method_rows
+from experiments.summary import attacks, head, method_rows, rests_on
 from experiments.work import Work
 
 NAME = "layers"
@@ -70,15 +70,19 @@ def jobs(work: Work) -> list[Job]:
 def assemble(work: Work) -> dict[str, Any]:
     """Errors and AUC by how much moves."""
     every = cases(work)
-    prefixes = [f"{case.setting.name}/{case.name}" for case in every.values()]
+    prefixes = [prefix for key, case in every.items() for prefix in rests_on(case, _names(work, key))]
     return {
         **head(work, NAME, list(every.values()), prefixes),
         "networks": {key: _table(work, key, case) for key, case in every.items()},
     }
 
 
+def _names(work: Work, key: str) -> list[str]:
+    return ["original", "retrained", *variants(work, key)]
+
+
 def _table(work: Work, key: str, case: Case) -> dict[str, Any]:
-    names = ["original", "retrained", *variants(work, key)]
+    names = _names(work, key)
     return {
         "request": {"network": case.setting.name, "case": case.name, "task": case.task},
         "moved": [len(layers) for layers in ends_of(case.setting, blocks=key == "resnet18")],

@@ -91,18 +91,29 @@ def epochs(document: Document) -> str:
     parts = []
     for found in document["networks"].values():
         rows = []
-        before = found["methods"].get("original", {}).get("errors", {})
+        before = found["methods"].get("original", {})
         for epoch in found["epochs"]:
             name = "original" if epoch == 0 else f"pgu epochs={epoch}"
             if name in found["methods"]:
                 errors = found["methods"][name]["errors"]
                 keys = ("retained", "retained test" if "retained test" in errors else "test")
-                lost = [f"{errors[k]['mean'] - before[k]['mean']:+.2f}" if before else MISSING for k in keys]
+                lost = [_rise(found["methods"][name], before, k) for k in keys]
                 n = count(found["methods"][name])
                 rows.append([str(epoch), n, *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
         columns = ["epochs", "n", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
         parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
     return "\n\n".join([*parts, origin(document)])
+
+
+def _rise(row: Document, before: Document, key: str) -> str:
+    """How much an error rose, points: the mean over seeds of which there are both networks."""
+    first = dict(zip(before.get("seeds", ()), before.get("errors", {}).get(key, {}).get("values", ()), strict=True))
+    rises = [
+        value - first[seed]
+        for seed, value in zip(row["seeds"], row["errors"][key]["values"], strict=True)
+        if seed in first
+    ]
+    return f"{round(sum(rises) / len(rises), 2) + 0.0:+.2f}" if rises else MISSING  # + 0.0: no "-0.00"
 
 
 def attacks(document: Document) -> str:

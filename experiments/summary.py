@@ -49,6 +49,11 @@ def head(work: Work, name: str, cases: Sequence[Case], prefixes: Sequence[str]) 
     }
 
 
+def rests_on(case: Case, methods: Sequence[str]) -> list[str]:
+    """The outcomes of these methods alone: experiments share requests."""
+    return [f"{case.setting.name}/{case.name}/{method}" for method in methods]
+
+
 def _files(work: Work, prefixes: Sequence[str]) -> list[dict[str, Any]]:
     found = [work.document(name) for prefix in prefixes for name in work.names(prefix)]
     return [document for document in found if document is not None]

@@ -25,8 +25,9 @@ from experiments.methods import CLASSES
 from experiments.paper_numbers import PAPER
 from experiments.requests import both_kinds, method_job
 from experiments.settings import Case, first_classes
-from experiments.summary import attacks, entropies, head, method_rows, tuned
+from experiments.summary import attacks, entropies, head, method_rows, rests_on, tuned
 from experiments.table1 import baselines
+from experiments.trials import SCHEME
 from experiments.tuning import tuning_jobs
 from experiments.work import Work
 
@@ -72,7 +73,7 @@ def assemble(work: Work) -> dict[str, Any]:
     methods = ["original", "retrained", *CLASSES, *others()]
     first = every[0]
     return {
-        **head(work, NAME, every, [f"{case.setting.name}/{case.name}" for case in every]),
+        **head(work, NAME, every, [prefix for case in every for prefix in rests_on(case, [*methods, SCHEME])]),
         "paper, 10 classes": PAPER["table2-ten"],
         "requests": {
             str(len(case.classes)): {

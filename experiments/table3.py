@@ -28,7 +28,7 @@ from experiments.methods import SAMPLES, title_of
 from experiments.readout import compact, logits_of, percent_wrong, read_out
 from experiments.requests import Result, both_kinds, job, original_job, retrained_job
 from experiments.settings import Case, steps_of
-from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, spread, timing
+from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, rests_on, spread, timing
 from experiments.work import Work
 
 NAME = "table3"
@@ -75,12 +75,12 @@ def assemble(work: Work) -> dict[str, Any]:
     """The table step by step with the paper's beside it."""
     every = cases(work)
     last = every[-1]
-    names = [f"{case.setting.name}/{case.name}" for case in every]
+    methods = ["original", "retrained", *SAMPLES]
     return {
-        **head(work, NAME, every, names),
+        **head(work, NAME, every, [prefix for case in every for prefix in rests_on(case, methods)]),
         "request": {"network": last.setting.name, "per class and step": work.scale.per_class, "steps": len(every)},
         "steps": [_step(work, case, number) for number, case in enumerate(every, start=1)],
-        "attacks": attacks(work, last, ["original", "retrained", *SAMPLES]),
+        "attacks": attacks(work, last, methods),
     }
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import data, last_layers, methods
+from experiments import data, last_layers, methods, page_studies
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.fast_training import Learning, Recipe, train_end
@@ -180,6 +180,21 @@ def test_fewer_epochs_follow_the_same_schedule() -> None:
             whole = config.lr * (config.lr_end / config.lr) ** (epoch / SCHEDULED)
             short = config.lr * (changed["lr_end"] / config.lr) ** (epoch / changed["epochs"])
             assert short == pytest.approx(whole)
+
+
+def test_what_is_lost_by_epoch_is_lost_by_the_same_networks() -> None:
+    """A seed of which only the original is there must not count."""
+    errors = {"retained": spread([1.0, 9.0]), "test": spread([10.0, 30.0]), "forgotten": spread([0.0, 0.0])}
+    after = {"retained": spread([1.25]), "test": spread([9.999]), "forgotten": spread([50.0])}
+    row = {"title": "", "seconds": None}
+    methods = {
+        "original": {**row, "seeds": [0, 3], "errors": errors},
+        "pgu epochs=5": {**row, "seeds": [0], "errors": after},
+    }
+    network = {"request": {"network": "net"}, "epochs": [0, 5], "methods": methods, "attacks": {}}
+    made = {"scale": "paper", "made_by": [], "seconds": 1.0}
+    text = page_studies.epochs({**made, "networks": {"smallvgg": network}})
+    assert "| 5 | 1 | +0.25 | +0.00 | 50.00 |" in text
 
 
 def test_jobs_that_run_at_once_differ_in_their_seeds_and_wait_for_tuning() -> None:
