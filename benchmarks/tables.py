@@ -45,15 +45,16 @@ def _seeds(document: dict[str, Any]) -> str:
     gaps = document["unlearned less retrained (forgotten, test) or less original (retained), in points"]
     mean = document["mean over seeds"]
     each = {key: ", ".join(f"{gap[key]:+.1f}" for gap in gaps.values()) for key in mean}
-    floors = document["another retrained less retrained, in points"]
-    other = {key: ", ".join(f"{gap[key]:+.1f}" for gap in floors.values()) for key in mean}
+    networks, near = document["other retrained networks"], document["share of their pairs within the bounds"]
+    bounds = document["bounds, in points"]
     return (
         f"Over {len(gaps)} seeds of the first request, the unlearned network's error less the retrained one's, in "
         f"points: on the forget set {each['forgotten']} (mean {mean['forgotten']:+.1f}), on the test set "
         f"{each['test']} (mean {mean['test']:+.1f}); on the retained set less the original's: {each['retained']} "
-        f"(mean {mean['retained']:+.1f}). Single seeds scatter because retraining does: a second retrained network, "
-        f"from another seed, is {other['forgotten']} points from the first on the forget set and {other['test']} on "
-        "the test set."
+        f"(mean {mean['retained']:+.1f}). Single seeds scatter because retraining does: of all pairs of "
+        f"{len(networks['test'])} networks that never saw these samples, {near['forgotten']:.0%} are within "
+        f"{bounds['forgotten']:g} points of each other on the forget set, {near['test']:.0%} within "
+        f"{bounds['test']:g} on the test set, {near['both']:.0%} within both."
     )
 
 

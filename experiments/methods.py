@@ -140,10 +140,15 @@ def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str
 
 
 def fitted_to(work: Work, config: Any) -> Any:
-    """A baseline's settings on this device and scale: bfloat16 on a GPU, few epochs and samples if quick."""
-    changes = dict[str, Any]()
+    """A baseline's settings on this device and scale: bfloat16 on a GPU, few epochs and samples if quick.
+
+    Blocks of a Jacobian may take half of what a GPU has free: the more, the fewer passes over the samples.
+    """
+    changes, gpu = dict[str, Any](), work.device.type == "cuda"
     if hasattr(config, "bf16"):
-        changes["bf16"] = work.device.type == "cuda"
+        changes["bf16"] = gpu
+    if hasattr(config, "max_bytes") and gpu:
+        changes["max_bytes"] = torch.cuda.mem_get_info(work.device)[0] // 2
     most = work.scale.baseline_epochs
     if most is not None:
         changes |= {name: min(getattr(config, name), most) for name in ("epochs", "steps") if hasattr(config, name)}

@@ -18,6 +18,7 @@ Where the authors' code and their paper disagree, and what is done here:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from experiments.jobs import Job
@@ -26,21 +27,13 @@ from experiments.paper_numbers import PAPER
 from experiments.requests import both_kinds, method_job
 from experiments.settings import Case, first_classes
 from experiments.summary import attacks, entropies, head, method_rows, rests_on, tuned
-from experiments.table1 import baselines
 from experiments.trials import SCHEME
 from experiments.tuning import tuning_jobs
 from experiments.work import Work
 
 NAME = "table2"
-PAPERS = ("eu_k", "scrub")
-TOO_LARGE = ("ntk", "fisher", "sisa")
-"""SISA would train every shard again. The others need a backward pass for every sample and each of 200 classes: the
-paper could not run NTK here either."""
-
-
-def others() -> list[str]:
-    """The baselines, those of the paper's table first."""
-    return [*PAPERS, *(name for name in baselines() if name not in (*PAPERS, *TOO_LARGE))]
+OTHERS = ("eu_k", "scrub")
+"""Those of the paper's table, which could not run NTK here either; table 1 has all."""
 
 
 def cases(work: Work) -> list[Case]:
@@ -49,28 +42,28 @@ def cases(work: Work) -> list[Case]:
 
 
 def jobs(work: Work) -> list[Job]:
-    """Networks and PGU seed by seed, the paper's baselines, the attacks' networks; then all the rest."""
+    """Networks and PGU seed by seed, the paper's baselines, the attacks' networks; then the other number of classes."""
     first, *more = cases(work)
     seeds, made = range(work.scale.seeds), list[Job]()
     for seed in seeds:
         made += [*both_kinds(work, first, [seed]), *(method_job(work, first, name, seed) for name in CLASSES)]
-    made += _tuned(work, first, list(PAPERS))
+    made += _tuned(work, first, OTHERS)
     made += both_kinds(work, first, range(work.scale.seeds, work.scale.fewer_models))
     for case in more:
         for seed in seeds:
             made += [*both_kinds(work, case, [seed]), *(method_job(work, case, name, seed) for name in CLASSES)]
-    return made + _tuned(work, first, [name for name in others() if name not in PAPERS])
+    return made
 
 
-def _tuned(work: Work, case: Case, methods: list[str]) -> list[Job]:
+def _tuned(work: Work, case: Case, methods: Sequence[str]) -> list[Job]:
     run = [method_job(work, case, name, seed) for seed in range(work.scale.seeds) for name in methods]
-    return tuning_jobs(work, case, methods) + run
+    return tuning_jobs(work, case, list(methods)) + run
 
 
 def assemble(work: Work) -> dict[str, Any]:
     """The table for each number of classes, with the paper's beside it."""
     every = cases(work)
-    methods = ["original", "retrained", *CLASSES, *others()]
+    methods = ["original", "retrained", *CLASSES, *OTHERS]
     first = every[0]
     return {
         **head(work, NAME, every, [prefix for case in every for prefix in rests_on(case, [*methods, SCHEME])]),
@@ -83,7 +76,7 @@ def assemble(work: Work) -> dict[str, Any]:
             for case in every
         },
         "attacks": attacks(work, first, methods),
-        "tuning": tuned(work, first, others()),
+        "tuning": tuned(work, first, list(OTHERS)),
     }
 
 
