@@ -34,7 +34,7 @@ def one_seed(seed: int) -> list[Chapter]:
 
 
 def retrained_again(count: int) -> dict[str, list[float]]:
-    """The errors of networks that were all trained without the forget set, from other seeds than the demonstration's."""
+    """The errors of networks that were all trained without the forget set, from seeds of their own."""
     train, test = data.load("train"), data.load("test")
     split = requests.samples(train)
     nets = [network.train(split.retain, seed=100 + seed) for seed in range(count)]
