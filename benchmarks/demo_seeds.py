@@ -49,7 +49,7 @@ def pairs_within(errors: dict[str, list[float]]) -> dict[str, float]:
     """How many of all pairs of retrained networks are within the bounds of each other on the forget and the test set.
 
     Of two networks that both never saw the samples, one would be taken for badly unlearned where they are not: what a
-    bound may ask of a single comparison. "three in a row" is the chance of three such comparisons.
+    bound may ask of a single comparison. "three in a row" is the chance of three that know nothing of each other.
     """
     pairs = list(itertools.combinations(range(len(errors["forgotten"])), 2))
     near = {

@@ -16,7 +16,7 @@ from experiments.jobs import Job
 from experiments.methods import SAMPLES
 from experiments.requests import method_job, variant_job
 from experiments.settings import samples_of_class_0
-from experiments.summary import attacks, head, method_rows
+from experiments.summary import attacks, head, method_rows, rests_on
 from experiments.work import Work
 
 NAME = "attacks"
@@ -58,7 +58,7 @@ def assemble(work: Work) -> dict[str, Any]:
     case = samples_of_class_0(work.scale)
     methods = ["original", "retrained", *SAMPLES, *table1.baselines()]
     return {
-        **head(work, NAME, [case], [f"{case.setting.name}/{case.name}"]),
+        **head(work, NAME, [case], rests_on(case, [*methods, *CHANGES])),
         "request": {"network": case.setting.name, "forget": work.scale.samples, "task": case.task},
         "methods": method_rows(work, case, methods, most=max(MORE, work.scale.seeds)),
         "changes": method_rows(work, case, list(CHANGES)),

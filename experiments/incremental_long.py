@@ -46,7 +46,13 @@ def jobs(work: Work) -> list[Job]:
         Job(
             name_of(setting, per_class, method, seed),
             partial(_run, work, setting, per_class, steps, method, seed),
-            {"recipe": recipe_of(setting).settings(), "per class": per_class, "method": method, "seed": seed},
+            {
+                "recipe": recipe_of(setting).settings(),
+                "per class": per_class,
+                "steps": steps,
+                "method": method,
+                "seed": seed,
+            },
         )
         for seed in range(work.scale.seeds)
         for setting, per_class, steps in runs(work)
@@ -96,6 +102,7 @@ def _summary(found: list[dict[str, Any]], per_class: int) -> dict[str, Any]:
     return {
         "per class": per_class,
         "curves": rounded([row["test accuracy"] for row in found]),
+        "targets reached": [sum(row["ok"]) for row in found],
         "dropped after": [dropped_after(row["test accuracy"], per_class) for row in found],
         "step seconds": timing([value for row in found for value in row["step seconds"]]),
     }

@@ -142,12 +142,12 @@ def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str
 def fitted_to(work: Work, config: Any) -> Any:
     """A baseline's settings on this device and scale: bfloat16 on a GPU, few epochs and samples if quick.
 
-    Blocks of a Jacobian may take half of what a GPU has free: the more, the fewer passes over the samples.
+    Blocks of a Jacobian may take half of what a GPU has free, if nobody else wants it: the more, the fewer passes.
     """
     changes, gpu = dict[str, Any](), work.device.type == "cuda"
     if hasattr(config, "bf16"):
         changes["bf16"] = gpu
-    if hasattr(config, "max_bytes") and gpu:
+    if hasattr(config, "max_bytes") and gpu and not work.crowded:
         changes["max_bytes"] = torch.cuda.mem_get_info(work.device)[0] // 2
     most = work.scale.baseline_epochs
     if most is not None:

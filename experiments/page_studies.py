@@ -107,7 +107,9 @@ def epochs(document: Document) -> str:
 
 def _rise(row: Document, before: Document, key: str) -> str:
     """How much an error rose, points: the mean over seeds of which there are both networks."""
-    first = dict(zip(before.get("seeds", ()), before.get("errors", {}).get(key, {}).get("values", ()), strict=True))
+    if key not in before.get("errors", {}):
+        return MISSING
+    first = dict(zip(before["seeds"], before["errors"][key]["values"], strict=True))
     rises = [
         value - first[seed]
         for seed, value in zip(row["seeds"], row["errors"][key]["values"], strict=True)

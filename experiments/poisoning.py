@@ -20,7 +20,7 @@ import unweave
 from experiments.jobs import Job
 from experiments.loaders import Shuffled
 from experiments.methods import capped, fitted_to, pgu_story, title_of
-from experiments.outcome import Outcome
+from experiments.outcome import Outcome, all_finite
 from experiments.readout import logits_of, percent_wrong
 from experiments.search import lowest
 from experiments.settings import Case, Setting
@@ -28,7 +28,7 @@ from experiments.sources import recipe_of
 from experiments.summary import head, spread, timing
 from experiments.training_sets import clean_part, poisoned_by, with_poison
 from experiments.trials import KNOBS, SCHEME
-from experiments.tuning import all_finite, best_of, described, earlier_trials, kept_rows, skipped
+from experiments.tuning import best_of, described, earlier_trials, kept_rows, skipped
 from experiments.work import Work
 from unweave.baselines import BASELINES
 

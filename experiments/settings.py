@@ -93,7 +93,7 @@ class Scale:
     budgets_tiny: tuple[int, ...] = (10_000, 20_000, 30_000, 40_000, 50_000)
     gammas: tuple[float, ...] = (0.995, 0.99, 0.98, 0.96, 0.9, 0.85, 0.8, 0.75)
     long_runs: dict[str, tuple[tuple[int, int], ...]] = field(
-        default_factory=lambda: {"allcnn": ((100, 8), (50, 16), (25, 32)), "smallvgg": ((100, 16),)}
+        default_factory=lambda: {"allcnn": ((100, 20), (50, 40), (25, 80)), "smallvgg": ((100, 30),)}
     )
     """Samples a class and steps at most, until accuracy drops."""
     draws: int = 1000

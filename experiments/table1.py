@@ -27,7 +27,8 @@ from experiments.jobs import Job
 from experiments.methods import SAMPLES
 from experiments.requests import both_kinds, method_job, original_job, retrained_job
 from experiments.settings import Case, published, samples_of_class_0
-from experiments.summary import attacks, entropies, head, method_rows, tuned
+from experiments.summary import attacks, entropies, head, method_rows, rests_on, tuned
+from experiments.trials import SCHEME
 from experiments.tuning import tuning_jobs
 from experiments.work import Work
 from unweave.baselines import BASELINES
@@ -73,7 +74,7 @@ def assemble(work: Work) -> dict[str, Any]:
     case = samples_of_class_0(work.scale)
     methods = ["original", "retrained", *SAMPLES, *baselines()]
     return {
-        **head(work, NAME, [case], [f"{case.setting.name}/{case.name}"]),
+        **head(work, NAME, [case], rests_on(case, [*methods, SCHEME])),
         "request": {"network": case.setting.name, "forget": work.scale.samples, "task": case.task},
         "methods": method_rows(work, case, methods),
         "entropy": entropies(work, case, methods),

@@ -3,8 +3,8 @@
     unweave reproduce table4 --data FOLDER [--seeds 5]
 
 5,000 to 25,000 wrong labels. The paper gives one number each; here mean ± standard deviation over seeds. The networks
-are trained by the paper's own schedule: they know the wrong labels by heart, as its do, and those of a shorter one do
-not, which is another problem.
+are trained by the paper's own schedule, by which they come to know the wrong labels by heart, as the paper's accuracies
+suggest of its own; with a shorter one they do not, which is another problem.
 
 Where the authors' code and their paper disagree, and what is done here:
 - "cat to dog and vice versa" in the paper; a seeded shuffle pairs horse-ship, automobile-dog, cat-deer, bird-airplane

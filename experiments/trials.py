@@ -6,8 +6,8 @@ A few settings are fixed by reasoning, in every trial of the method, and not sea
   through the network. Where that set is of one class, running statistics become that class's, whatever the learning
   rate: with batch norm in train mode on table 1's request, NegGrad stands at a forget error of 79 % with a tenth of its
   authors' rate and at 84 % with the rate itself, so that no rate forgets a little.
-- ``eu_k`` trains by the network's own recipe (``experiments.last_layers``), as PGU's version does. k stays 3, the
-  paper's: another k is another row (``experiments.layers`` has it).
+- ``eu_k`` trains by the network's own recipe (``experiments.last_layers``), as PGU's version does; its knob is so many
+  times the recipe's learning rate. k stays 3, the paper's: another k is another row (``experiments.layers`` has it).
 - The end of a schedule keeps its ratio to its beginning (``cf_k``).
 - ``fisher`` looks at 2,000 retained samples.
 
@@ -30,7 +30,7 @@ FROZEN = {"norm": "frozen"}
 
 KNOBS: dict[str, Knob] = {
     "fine_tune": Knob("lr", 0.01, 1e-4, 2.0),
-    "eu_k": Knob("lr", 0.1, 1e-5, 1.0, less_forgets_more=True),
+    "eu_k": Knob("pace", 1.0, 1e-4, 10.0, less_forgets_more=True),
     "cf_k": Knob("lr", 0.1, 1e-3, 3.0, along={"lr_end": 0.05}),
     "neg_grad": Knob("lr", 1e-4, 1e-8, 0.1, fixed=FROZEN),
     "neg_grad_plus": Knob("a", 1e-4, 1e-7, 0.2, from_one=True, fixed=FROZEN),

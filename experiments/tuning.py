@@ -20,11 +20,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
-
 from experiments.jobs import Job
 from experiments.methods import forget_by
+from experiments.outcome import all_finite
 from experiments.readout import glance
 from experiments.search import Next, Tried, towards, verdict_of
 from experiments.settings import Case
@@ -117,11 +115,6 @@ def described(method: str, following: Next) -> dict[str, Any]:
 def skipped(following: Next) -> dict[str, Any]:
     """The row of a trial that was not needed."""
     return {"skipped": following.reason, "bracket": [following.weak, following.strong]}
-
-
-def all_finite(net: nn.Module) -> bool:
-    """Whether every weight and statistic is a number. One that is not would be said to err on no sample of class 0."""
-    return all(bool(torch.isfinite(part).all()) for part in net.state_dict().values())
 
 
 def target_of(case: Case, before: dict[str, float]) -> float:

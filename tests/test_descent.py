@@ -243,7 +243,7 @@ def test_the_trust_region_scales_at_a_tenth_of_the_learning_rate() -> None:
     x, labels = torch.randn(4, 10, dtype=torch.float64), torch.arange(4) % 3
     walk = Walk(net, (x, labels), gamma=0.9)
     weight = net[0].weight
-    trust = TrustRegion("0", weight, walk.space.layers["0"], 400, 1.0)
+    trust = TrustRegion("0", weight, walk.space.layers["0"], 400)
     descent = Descent(net, {"0": weight}, walk.space, "sgd", trust, "0.weight")
     value = loss(F.linear(x, trust.effective(), net[0].bias), labels, labels)
     gradient = torch.autograd.grad(value, trust.scale)[0]

@@ -32,6 +32,17 @@ def test_the_readme_shows_the_numbers_in_results() -> None:
     assert tables.protection_block() in (ROOT / "docs/method.md").read_text()
 
 
+def test_pairs_of_retrained_networks_are_held_to_the_same_bounds() -> None:
+    from benchmarks.demo_seeds import pairs_within
+
+    errors = {"forgotten": [30.0, 32.5, 36.0], "test": [40.0, 41.5, 41.0], "retained": [0.0, 9.0, 5.0]}
+    near = pairs_within(errors)
+    assert near["forgotten"] == pytest.approx(1 / 3), "the first two"
+    assert near["test"] == pytest.approx(2 / 3), "the last one with either"
+    assert near["both"] == 0
+    assert pairs_within({**errors, "test": [40.0, 40.0, 44.0]})["three in a row"] == pytest.approx(1 / 27)
+
+
 def test_the_measured_demonstration_keeps_its_bounds_on_average() -> None:
     """Single seeds scatter, as two retrained networks do; the mean over seeds is what is claimed."""
     from benchmarks import demo_seeds

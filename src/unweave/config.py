@@ -74,7 +74,7 @@ class ForgetConfig:
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
     trust_share: float | None = None
-    """… and at most this share of them; None: half of them and all of them, whichever ends with the lower validation
+    """… and at most this share of them; None: half of them or all of them, whichever ends with the lower validation
     error (half without a validation set), see :mod:`unweave.ways`."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
@@ -126,7 +126,7 @@ class ForgetConfig:
             value = getattr(self, name)
             positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
             if not positive and value is not None:
-                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0, or None.")
         if self.trust_share is not None and self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
         if self.odds is not None and not (_is_number(self.odds) and 0 <= self.odds < math.inf):
@@ -151,7 +151,10 @@ class ForgetConfig:
         return self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
 
     def resolved(self) -> ForgetConfig:
-        """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
+        """The same settings with every "chosen for the task" filled in.
+
+        But lr, which the step finds, and trust_share, which a request with wrong labels does.
+        """
         poison, objective = self.task == "poison", self._objective()
         papers, elsewhere = objective == "paper", (self.task, objective) == ("classes", "match")
         counted = self.rank_rule != "paper"  # a rule of counting directions asks for some to be counted

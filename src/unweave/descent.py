@@ -231,6 +231,10 @@ class Descent:
         if ranks() > 1:
             self.restore({name: broadcast(value, 0) for name, value in self.snapshot().items()})
 
+    def let_go(self) -> None:
+        """Free what recorded steps hold on to: they know this descent, and it knows them, so nobody else would."""
+        self._captured.clear()
+
     def snapshot(self) -> State:
         """A copy of everything that moves."""
         return {name: self._masters.get(name, value).detach().clone() for name, value in self.moving().items()}

@@ -26,7 +26,7 @@ from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear
-from unweave.ways import Walked, better_of, ways_of
+from unweave.ways import Walked, better_of, counted_on, rescaled, ways_of
 
 LARGE_SHIFT = 0.2
 """A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration's: 0.02)."""
@@ -57,7 +57,8 @@ def forget(
             Grams keep of the original model). Needed for ``task="samples"`` unless the Grams were fitted with ``val=``;
             recommended always.
         config: see :class:`ForgetConfig`.
-        progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
+        progress: called as ``progress("forget", epochs_done, epochs_at_most)``; where two ways are walked, the second
+            counts on.
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
@@ -90,9 +91,11 @@ def forget(
     def walk(way: ForgetConfig) -> Walked:
         net = duplicate(original)
         descent = _descent(net, space, way, grams.names)
-        return _walked(net, descent, Request(descent, samples, goal, way, val, stay, progress, seen))
+        return _walked(net, descent, Request(descent, samples, goal, way, val, stay, tell, seen, began))
 
-    kept = better_of(ways_of(config, watched=val is not None), walk)
+    tell = None if progress is None else counted_on(progress)
+    core = _core_rescaled(space, _rescaled_layer(original, space, config, grams.names))
+    kept = better_of(ways_of(config, core, watched=val is not None), walk)
     net, ending = kept.net, kept.ending
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
@@ -199,15 +202,26 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
     return ClassProfile.of(seen)
 
 
+def _rescaled_layer(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> str | None:
+    """The layer whose core directions are rescaled, if there is one and it moves."""
+    name = last_linear(net, find_layers(net, all_names)) if config.task == "poison" and config.trust else None
+    return name if name in space.layers and name not in space.frozen else None
+
+
+def _core_rescaled(space: CoreSpace, name: str | None) -> int:
+    return 0 if name is None else space.layers[name].core[0].shape[1]
+
+
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
     layers = find_layers(net, all_names)
     weights = {name: layers[name].parameter for name in space.layers if name not in space.frozen}
     rule = "adam" if config.objective == "match" and config.task == "samples" else "sgd"
-    name = last_linear(net, layers) if config.task == "poison" and config.trust else None
-    if name not in weights:
+    name = _rescaled_layer(net, space, config, all_names)
+    if name is None:
         return Descent(net, weights, space, rule)
     assert config.trust_share is not None, "a way has one"
-    region = TrustRegion(name, weights[name], space.layers[name], config.trust, config.trust_share)
+    width = rescaled(config, config.trust_share, _core_rescaled(space, name))
+    region = TrustRegion(name, weights[name], space.layers[name], width)
     path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
     return Descent(net, weights, space, rule, region, path)
 
@@ -220,6 +234,7 @@ def _walked(net: nn.Module, descent: Descent, request: Request) -> Walked:
         if descent.trust is not None:
             descent.trust.fold()
         descent.align()
+    descent.let_go()
     return Walked(request.config, net, request.history, ending, final)
 
 

@@ -21,9 +21,9 @@ from unweave.space import LayerSpace
 
 
 class TrustRegion:
-    """The scaling of one layer's weight [out, d] inside its core space."""
+    """The scaling of one layer's weight [out, d] along the ``width`` weakest directions of its core, at most all."""
 
-    def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int, share: float) -> None:
+    def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int) -> None:
         self.name = name
         self.weight = weight
         self.layout = space.info
@@ -31,7 +31,7 @@ class TrustRegion:
         rank = core.shape[1]
         # Half precision would round the small steps of S away.
         dtype = torch.float32 if weight.dtype in (torch.bfloat16, torch.half) else weight.dtype
-        self.basis = core[:, rank - min(width, int(share * rank)) :].to(weight.device, dtype)
+        self.basis = core[:, rank - min(width, rank) :].to(weight.device, dtype)
         self.scale = torch.eye(self.basis.shape[1], dtype=dtype, device=weight.device).requires_grad_()
 
     def effective(self) -> Tensor:

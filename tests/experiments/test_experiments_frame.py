@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from dataclasses import replace
 from fnmatch import fnmatch
@@ -30,7 +31,7 @@ from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
 from experiments.sources import recipe_of
-from experiments.summary import spread
+from experiments.summary import head, rests_on, spread
 from experiments.training_sets import FULL
 from experiments.tuning import score
 from experiments.work import Parts, Work
@@ -160,9 +161,11 @@ def test_eu_k_trains_its_layers_as_the_network_was_trained(tmp_path: Path, monke
     original = work.network(case.setting, FULL, 0)
     before = copy.deepcopy(original.state_dict())
     outcome = last_layers.by_last_layers(work, case, 0, {"k": 1})
-    last_layers.by_last_layers(work, case, 0, {"k": 1, "lr": 0.02})
+    last_layers.by_last_layers(work, case, 0, {"k": 1, "pace": 0.2})
     recipe = recipe_of(case.setting)
-    assert [one.settings() for one in asked] == [recipe.settings(), replace(recipe, lr=0.02).settings()]
+    assert [one.settings() for one in asked] == [recipe.settings(), replace(recipe, lr=0.2 * recipe.lr).settings()]
+    with pytest.raises(ConfigError, match="Supported: k, pace"):
+        last_layers.by_last_layers(work, case, 0, {"k": 1, "epochs": 5})
     assert all(torch.equal(value, before[name]) for name, value in original.state_dict().items()), "untouched"
     after = outcome.net.state_dict()
     moved = {name.rpartition(".")[0] for name in before if not torch.equal(before[name], after[name])}
@@ -180,6 +183,18 @@ def test_fewer_epochs_follow_the_same_schedule() -> None:
             whole = config.lr * (config.lr_end / config.lr) ** (epoch / SCHEDULED)
             short = config.lr * (changed["lr_end"] / config.lr) ** (epoch / changed["epochs"])
             assert short == pytest.approx(whole)
+
+
+def test_a_document_counts_the_jobs_it_rests_on_alone(tmp_path: Path) -> None:
+    """Experiments share requests: what another one made of them is not this one's."""
+    work = Work(tmp_path, SMOKE, torch.device("cpu"))
+    case = samples_of_class_0(SMOKE)
+    for method, commit in (("pgu", "a"), ("pgu last=1", "b")):
+        path = work.rows / f"{case.setting.name}/{case.name}/{method}/0.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps({"made_by": {"commit": commit}, "seconds": 2.0, "settings": {}, "result": {}}))
+    found = head(work, "table1", [case], rests_on(case, ["original", "pgu"]))
+    assert (found["made_by"], found["seconds"]) == ([{"commit": "a"}], 2.0)
 
 
 def test_what_is_lost_by_epoch_is_lost_by_the_same_networks() -> None:
