@@ -25,7 +25,8 @@ INVALID: list[tuple[str, Any]] = [
     ("seed", "x"),
     ("seed", None),
     ("trust", -1),
-    *[("trust_share", value) for value in (0, 1.5, nan)],
+    *[("trust_share", value) for value in (0, 1.5, nan, None)],
+    *[("trust_lr", value) for value in (0, -0.1, nan, None)],
     *[("max_damage", value) for value in (0, -1, nan)],
     ("task", "sample"),
     ("task", None),
@@ -174,7 +175,7 @@ def test_every_experiment_of_the_paper_has_a_preset() -> None:
 
 def test_the_poison_preset_scales_400_directions() -> None:
     config = ForgetConfig.paper("smallvgg-cifar10-poison")
-    assert (config.trust, config.trust_share) == (400, 1.0)
+    assert (config.trust, config.trust_share, config.trust_lr) == (400, 1.0, 0.1)
 
 
 def test_an_unknown_preset_lists_the_known() -> None:

@@ -605,6 +605,26 @@ def test_the_trust_region_moves_the_last_layer_inside_its_core(poisoned: tuple[P
         assert (share > 1e-2) == moves
 
 
+def half_wrong() -> Problem:
+    """An MLP that knows points by heart nearly half of whose labels are wrong."""
+    x, y = problems.clusters(300, 5, 20, 1.0, seed=1)
+    wrong, chosen = y.clone(), torch.randperm(300, generator=torch.Generator().manual_seed(0))[:135]
+    wrong[chosen] = (y[chosen] + 1) % 5
+    net = problems.train(problems.mlp(), x, wrong, 400)
+    val = in_batches(*problems.clusters(500, 5, 20, 1.0, seed=2), 250)
+    return Problem(net, x, wrong, val, unweave.fit(net, in_batches(x, wrong, 128)), chosen)
+
+
+def test_rescaling_keeps_pace_with_the_projected_steps(poisoned: tuple[Problem, Tensor]) -> None:
+    """Few wrong labels or many: at the authors' rate the last layer outruns the others and clean samples are lost."""
+    for problem in (poisoned[0], half_wrong()):
+        slow, fast = problem.run(task="poison"), problem.run(task="poison", trust_lr=0.1)
+        assert slow.ok
+        assert slow.final.val_error < 5 < slow.history[0].val_error
+        assert not fast.ok
+        assert fast.final.val_error > slow.final.val_error + 10
+
+
 class Nested(nn.Module):
     """The same network in two parts, of which torch.compile may wrap the head."""
 

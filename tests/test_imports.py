@@ -39,7 +39,7 @@ ORDER = [
     {"result"},
     {"walk"},
     {"loop"},
-    {"classes", "gone", "ways"},
+    {"classes", "gone"},
     {"forget"},
     {""},  # the package itself, whose __init__ collects the public names
     {"baselines", "audit"},

@@ -7,11 +7,9 @@ import torch
 from helpers import gap, grams_from, spectrum_gram
 from torch import Tensor, nn
 
-from unweave import ForgetConfig
 from unweave.layers import find_layers
 from unweave.space import CoreSpace, LayerSpace
 from unweave.trust import TrustRegion, last_linear
-from unweave.ways import rescaled
 
 D = 8
 
@@ -26,7 +24,7 @@ def region(rank: int = 6, width: int = 400, share: float = 1.0, d: int = D, dtyp
     weight = nn.Parameter(torch.randn(2, d, dtype=dtype))
     space = space_of_rank(rank, d)
     assert int(space.rank) == rank
-    return TrustRegion("head", weight, space, rescaled(ForgetConfig(trust=width), share, rank)), space
+    return TrustRegion("head", weight, space, width, share, 0.1), space
 
 
 def stirred(region: TrustRegion) -> TrustRegion:
@@ -62,7 +60,7 @@ def test_folding_writes_the_effective_weight_and_starts_again() -> None:
 
 def test_the_folded_layer_gives_the_outputs_of_the_effective_weight() -> None:
     layer = nn.Linear(D, 2).double()
-    trust = stirred(TrustRegion("head", layer.weight, space_of_rank(6), 400))
+    trust = stirred(TrustRegion("head", layer.weight, space_of_rank(6), 400, 1.0, 0.1))
     x = torch.randn(5, D, dtype=torch.float64)
     expected = nn.functional.linear(x, trust.effective(), layer.bias)
     trust.fold()

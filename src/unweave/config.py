@@ -73,9 +73,11 @@ class ForgetConfig:
     """Let the schedule run one epoch ahead, as the authors' code does (its epoch 0 only evaluates)."""
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
-    trust_share: float | None = None
-    """… and at most this share of them; None: half of them or all of them, whichever ends with the lower validation
-    error (half without a validation set), see :mod:`unweave.ways`."""
+    trust_share: float = 1.0
+    """… and at most this share of them."""
+    trust_lr: float = 0.001
+    """The rescaling moves at this share of the learning rate. In the authors' code it is 0.1, with which clean samples
+    are ruined where few labels are wrong, see :mod:`unweave.trust`."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
 
@@ -122,12 +124,12 @@ class ForgetConfig:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
 
     def _check_numbers(self) -> None:
-        for name in ("lr", "lr_end", "eps", "max_damage", "trust_share"):
+        for name in ("lr", "lr_end", "eps", "max_damage", "trust_share", "trust_lr"):
             value = getattr(self, name)
             positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
-            if not positive and value is not None:
-                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0, or None.")
-        if self.trust_share is not None and self.trust_share > 1:
+            if not positive and not (value is None and name in ("lr", "lr_end", "eps", "max_damage")):
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
+        if self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
         if self.odds is not None and not (_is_number(self.odds) and 0 <= self.odds < math.inf):
             raise ConfigError(f"Invalid odds: {self.odds!r}. Supported: a finite number from 0.")
@@ -151,10 +153,7 @@ class ForgetConfig:
         return self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
 
     def resolved(self) -> ForgetConfig:
-        """The same settings with every "chosen for the task" filled in.
-
-        But lr, which the step finds, and trust_share, which a request with wrong labels does.
-        """
+        """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison, objective = self.task == "poison", self._objective()
         papers, elsewhere = objective == "paper", (self.task, objective) == ("classes", "match")
         counted = self.rank_rule != "paper"  # a rule of counting directions asks for some to be counted

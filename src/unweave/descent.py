@@ -39,9 +39,6 @@ BatchLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 State = dict[str, Tensor]
 """A copy of everything that moves."""
 
-TRUST_LR = 0.1
-"""The trust region's scale moves at this share of the learning rate, as in the authors' code."""
-
 FEW_DIGITS = 0.03
 """Steps are projected in TF32 where the first keeps this share of its gradient: rounding turns them by a hundredth."""
 
@@ -175,7 +172,7 @@ class Descent:
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
             factor = torch.where(length > 0, self._size / length, 0.0)
         for name, step in steps.items():
-            scale = -factor * (TRUST_LR if name not in self.weights else 1.0)
+            scale = -factor * (1.0 if self.trust is None or name in self.weights else self.trust.rate)
             self._move(name, moving[name], scale.to(step.dtype) * step)
         return factor
 
@@ -230,10 +227,6 @@ class Descent:
         operands happen to lie in memory, on one machine even."""
         if ranks() > 1:
             self.restore({name: broadcast(value, 0) for name, value in self.snapshot().items()})
-
-    def let_go(self) -> None:
-        """Free what recorded steps hold on to: they know this descent, and it knows them, so nobody else would."""
-        self._captured.clear()
 
     def snapshot(self) -> State:
         """A copy of everything that moves."""

@@ -26,7 +26,6 @@ from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear
-from unweave.ways import Walked, better_of, counted_on, rescaled, ways_of
 
 LARGE_SHIFT = 0.2
 """A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration's: 0.02)."""
@@ -57,8 +56,7 @@ def forget(
             Grams keep of the original model). Needed for ``task="samples"`` unless the Grams were fitted with ``val=``;
             recommended always.
         config: see :class:`ForgetConfig`.
-        progress: called as ``progress("forget", epochs_done, epochs_at_most)``; where two ways are walked, the second
-            counts on.
+        progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
@@ -86,17 +84,16 @@ def forget(
     held_out = _held_out(grams, seen, before)
     goal = choose_goal(config, before, held_out)
 
+    net = duplicate(original)
+    descent = _descent(net, space, config, grams.names)
     stay = classes_that_stay(retained, before) if config.task == "classes" else None
-
-    def walk(way: ForgetConfig) -> Walked:
-        net = duplicate(original)
-        descent = _descent(net, space, way, grams.names)
-        return _walked(net, descent, Request(descent, samples, goal, way, val, stay, tell, seen, began))
-
-    tell = None if progress is None else counted_on(progress)
-    core = _core_rescaled(space, _rescaled_layer(original, space, config, grams.names))
-    kept = better_of(ways_of(config, core, watched=val is not None), walk)
-    net, ending = kept.net, kept.ending
+    loop = Request(descent, samples, goal, config, val, stay, progress, seen)
+    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
+        torch.manual_seed(config.seed)
+        ending, final = loop.run()
+        if descent.trust is not None:
+            descent.trust.fold()
+        descent.align()
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
     shift = _shift(original, net, retained.restricted(names))
@@ -105,21 +102,21 @@ def forget(
         model=net,
         # A request that failed and changed nothing took nothing out either: it may be tried again.
         grams=retained.to(home).belonging_to(changed, forgotten=digests, held_out=held_out) if carried_out else grams,
-        history=kept.history,
+        history=loop.history,
         stopped=ending.words,
         ok=ending.ok,
         goal=goal,
-        config=kept.config,
+        config=config,
         ranks=space.ranks,
         shift=shift,
         seconds=time.perf_counter() - began,
         samples=len(samples),
-        final=kept.final,
+        final=final,
         warnings=[
             *_elsewhere(grams, original),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *said_again(net, grams, val),
-            *_warnings(space, shift, kept.history[0], kept.final, goal, config.protect == "hard"),
+            *_warnings(space, shift, loop.history[0], final, goal, config.protect == "hard"),
         ],
     )
 
@@ -202,40 +199,17 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
     return ClassProfile.of(seen)
 
 
-def _rescaled_layer(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> str | None:
-    """The layer whose core directions are rescaled, if there is one and it moves."""
-    name = last_linear(net, find_layers(net, all_names)) if config.task == "poison" and config.trust else None
-    return name if name in space.layers and name not in space.frozen else None
-
-
-def _core_rescaled(space: CoreSpace, name: str | None) -> int:
-    return 0 if name is None else space.layers[name].core[0].shape[1]
-
-
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
     layers = find_layers(net, all_names)
     weights = {name: layers[name].parameter for name in space.layers if name not in space.frozen}
     rule = "adam" if config.objective == "match" and config.task == "samples" else "sgd"
-    name = _rescaled_layer(net, space, config, all_names)
-    if name is None:
+    name = last_linear(net, layers) if config.task == "poison" and config.trust else None
+    if name not in weights:
         return Descent(net, weights, space, rule)
-    assert config.trust_share is not None, "a way has one"
-    width = rescaled(config, config.trust_share, _core_rescaled(space, name))
-    region = TrustRegion(name, weights[name], space.layers[name], width)
+    core = space.layers[name]
+    region = TrustRegion(name, weights[name], core, config.trust, config.trust_share, config.trust_lr)
     path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
     return Descent(net, weights, space, rule, region, path)
-
-
-def _walked(net: nn.Module, descent: Descent, request: Request) -> Walked:
-    """Carry a request out; its network holds the weights of the end afterwards."""
-    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
-        torch.manual_seed(request.config.seed)
-        ending, final = request.run()
-        if descent.trust is not None:
-            descent.trust.fold()
-        descent.align()
-    descent.let_go()
-    return Walked(request.config, net, request.history, ending, final)
 
 
 def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[str, float]:

@@ -51,7 +51,7 @@ class ForgetResult:
     """False when the target was not reached or the weights had to be rolled back."""
     goal: Goal
     config: ForgetConfig
-    """The settings that were used, with every default of its task filled in."""
+    """The settings that were used, with every default filled in."""
     ranks: dict[str, int | list[int]]
     """Protected directions, per layer that could move: those that lose all of a step, or with soft protection more than
     half of it."""

@@ -33,7 +33,7 @@ def test_the_samples_in_the_file_are_the_defaults() -> None:
             assert value == getattr(of_the_papers_loss, setting.key), setting
         elif setting.key == "odds":
             assert value == of_classes.odds
-        elif setting.key not in ("preset", "lr", "lr_end", "layers", "trust_share"):
+        elif setting.key not in ("preset", "lr", "lr_end", "layers"):
             assert value == getattr(defaults, setting.key), setting
 
 

@@ -244,9 +244,8 @@ FORGET_CONFIG = (
     _forget("dropout", kinds.SWITCH, "leave dropout on while unlearning", "false"),
     _forget("idle_first_epoch", kinds.SWITCH, "let the schedule run one epoch ahead", "false"),
     _forget("trust", kinds.INTEGER, "poison: at most so many directions of the last linear layer are rescaled", "400"),
-    _forget(
-        "trust_share", kinds.NUMBER, "poison: and at most this share of them; without it, half and all are tried", "0.5"
-    ),
+    _forget("trust_share", kinds.NUMBER, "poison: and at most this share of them", "1.0"),
+    _forget("trust_lr", kinds.NUMBER, "poison: rescaling moves at this share of the learning rate", "0.001"),
 )
 
 
