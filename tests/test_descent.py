@@ -254,6 +254,23 @@ def test_the_trust_region_scales_at_a_share_of_the_learning_rate(rate: float) ->
     assert gap(trust.scale.detach(), torch.eye(len(trust.scale), dtype=torch.float64) - 0.2 * rate * gradient) < 1e-12
 
 
+def test_a_folded_scale_outlives_what_ranks_agree_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer of few digits is walked in more of them: those must know of the fold, or aligning takes it back."""
+    net = nn.Sequential(nn.Linear(10, 3)).bfloat16()
+    walk = Walk(nn.Sequential(nn.Linear(10, 3)), (torch.randn(4, 10), torch.arange(4) % 3), gamma=0.9)
+    trust = TrustRegion("0", net[0].weight, walk.space.layers["0"], 400, 1.0, 0.1)
+    descent = Descent(net, {"0": net[0].weight}, walk.space, "sgd", trust, "0.weight")
+    with torch.no_grad():
+        trust.scale.mul_(2.0)
+    folded = trust.effective().detach().clone()
+    assert not torch.equal(folded, net[0].weight)
+    monkeypatch.setattr("unweave.descent.ranks", lambda: 2)
+    monkeypatch.setattr("unweave.descent.broadcast", lambda value, source: value)
+    descent.fold()
+    descent.align()
+    assert torch.equal(net[0].weight, folded)
+
+
 def test_values_that_are_not_finite_are_noticed() -> None:
     walk = walk_on_cnn()
     assert walk.descent.finite()

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -623,6 +625,25 @@ def test_rescaling_keeps_pace_with_the_projected_steps(poisoned: tuple[Problem, 
         assert slow.final.val_error < 5 < slow.history[0].val_error
         assert not fast.ok
         assert fast.final.val_error > slow.final.val_error + 10
+
+
+def test_a_request_lets_go_of_its_walk(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not when the collector happens to pass by: on a GPU a recorded step holds much memory."""
+    made, make = list["weakref.ref[Descent]"](), forgetting._descent
+
+    def watched(*arguments: Any) -> Descent:
+        descent: Descent = make(*arguments)
+        made.append(weakref.ref(descent))
+        return descent
+
+    monkeypatch.setattr(forgetting, "_descent", watched)
+    gc.disable()
+    try:
+        result = points.run()
+        assert [one() for one in made] == [None]
+    finally:
+        gc.enable()
+    assert 0 < result.history[0].seconds <= result.history[-1].seconds <= result.seconds
 
 
 class Nested(nn.Module):

@@ -77,7 +77,7 @@ class ForgetConfig:
     """… and at most this share of them."""
     trust_lr: float = 0.001
     """The rescaling moves at this share of the learning rate. In the authors' code it is 0.1, with which clean samples
-    are ruined where few labels are wrong, see :mod:`unweave.trust`."""
+    may be ruined, see :mod:`unweave.trust`."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
 
@@ -124,11 +124,13 @@ class ForgetConfig:
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
 
     def _check_numbers(self) -> None:
-        for name in ("lr", "lr_end", "eps", "max_damage", "trust_share", "trust_lr"):
+        optional = ("lr", "lr_end", "eps", "max_damage")
+        for name in (*optional, "trust_share", "trust_lr"):
             value = getattr(self, name)
             positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
-            if not positive and not (value is None and name in ("lr", "lr_end", "eps", "max_damage")):
-                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0.")
+            if not positive and not (value is None and name in optional):
+                words = "a number above 0, or None" if name in optional else "a number above 0"
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: {words}.")
         if self.trust_share > 1:
             raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
         if self.odds is not None and not (_is_number(self.odds) and 0 <= self.odds < math.inf):

@@ -228,6 +228,19 @@ class Descent:
         if ranks() > 1:
             self.restore({name: broadcast(value, 0) for name, value in self.snapshot().items()})
 
+    @torch.no_grad()
+    def fold(self) -> None:
+        """Write the trust region's scaling into its layer, and into what the layer is walked in if that is finer."""
+        if self.trust is None:
+            return
+        self.trust.fold()
+        if self.trust.name in self._masters:
+            self._masters[self.trust.name].copy_(self.trust.weight)
+
+    def let_go(self) -> None:
+        """Free what recorded steps hold on to: they know this descent, and it knows them, so nobody else would."""
+        self._captured.clear()
+
     def snapshot(self) -> State:
         """A copy of everything that moves."""
         return {name: self._masters.get(name, value).detach().clone() for name, value in self.moving().items()}

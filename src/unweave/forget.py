@@ -87,13 +87,13 @@ def forget(
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
     stay = classes_that_stay(retained, before) if config.task == "classes" else None
-    loop = Request(descent, samples, goal, config, val, stay, progress, seen)
+    loop = Request(descent, samples, goal, config, val, stay, progress, seen, began)
     with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
         torch.manual_seed(config.seed)
         ending, final = loop.run()
-        if descent.trust is not None:
-            descent.trust.fold()
+        descent.fold()
         descent.align()
+    descent.let_go()
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
     shift = _shift(original, net, retained.restricted(names))

@@ -77,6 +77,7 @@ PRESETS: dict[str, ForgetConfig] = {
             dropout=True,
             stop="epochs",
             max_damage=5.0,
+            trust_share=1.0,
             trust_lr=0.1,
         ),
         "lr: 0.05 to 0.01 in the paper, 0.1 to 0.05 in the code",

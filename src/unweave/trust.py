@@ -8,10 +8,11 @@ b columns of the core basis and a learnt S [b, b], which starts as the identity:
 
 At the end W_eff is written into the layer, which is then an ordinary one again.
 
-A step of S by −η g_S moves W_eff by −η (W B)(W B)ᵀ g B Bᵀ: as far as an unprotected step of the layer, but for the
-squared singular values of W B, which were 1 to 9 on average where it was looked at. The other layers' steps have lost
-nearly all of theirs to the projection. At a tenth of their rate, as in the authors' code, S outruns them, and clean
-samples may be ruined; at a thousandth it keeps pace with them.
+With g the gradient by W_eff, a step of S by −η g_S moves W_eff by −η (W B)(W B)ᵀ g B Bᵀ: as far as what an unprotected
+step of the layer has in the span of B, but for the squared singular values of W B (1 to 9 on average on the networks
+where that was looked at; not kept). The other layers' steps lose most of theirs to the projection. We think that is why
+S outruns them at a tenth of their rate, as in the authors' code, so that clean samples may be ruined, and why a
+thousandth does better where it was tried (results/README.md).
 """
 
 from __future__ import annotations

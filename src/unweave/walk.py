@@ -76,6 +76,7 @@ class Walk:
         retained_classes: set[int] | None,
         progress: Progress | None,
         first_val: Outcomes | None = None,
+        began: float | None = None,
     ) -> None:
         self.descent = descent
         self.samples = samples
@@ -89,7 +90,7 @@ class Walk:
         self.size = 0.0
         self._first_size = 0.0
         self._order = torch.Generator().manual_seed(config.seed)
-        self._began = time.perf_counter()
+        self._began = time.perf_counter() if began is None else began
         self._told = 0
         self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
         self._ruined = False
