@@ -52,9 +52,9 @@ def _seeds(document: dict[str, Any]) -> str:
         f"points: on the forget set {each['forgotten']} (mean {mean['forgotten']:+.1f}), on the test set "
         f"{each['test']} (mean {mean['test']:+.1f}); on the retained set less the original's: {each['retained']} "
         f"(mean {mean['retained']:+.1f}). Single seeds scatter because retraining does: of all pairs of "
-        f"{len(networks['test'])} networks that never saw these samples, {near['forgotten']:.0%} are within "
-        f"{bounds['forgotten']:g} points of each other on the forget set, {near['test']:.0%} within "
-        f"{bounds['test']:g} on the test set, {near['both']:.0%} within both."
+        f"{len(networks['test'])} networks that never saw these samples, {100 * near['forgotten']:.0f} % are within "
+        f"{bounds['forgotten']:g} points of each other on the forget set, {100 * near['test']:.0f} % within "
+        f"{bounds['test']:g} on the test set, {100 * near['both']:.0f} % within both."
     )
 
 

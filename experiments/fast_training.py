@@ -22,6 +22,7 @@ from experiments.dropout import dropout_drawn_from
 from experiments.images import Labelled
 from experiments.recipes import RECIPES, Recipe, recipe_of
 from experiments.training import draw_crops, train_adam
+from unweave.descent import only_moving
 from unweave.errors import ConfigError, DataError
 
 __all__ = ["RECIPES", "Learning", "Recipe", "one_cycle", "train_end", "train_fast", "train_many", "train_recipe"]
@@ -78,19 +79,11 @@ def train_end(recipe: Recipe | str, end: Learning, data: Labelled, seed: int) ->
     recipe = recipe_of(recipe)
     if recipe.optimiser != "sgd":
         raise ConfigError(f"Invalid optimiser: {recipe.optimiser!r} for a part of a network. Supported: 'sgd'.")
-    asked = {weight: weight.requires_grad for weight in end.net.parameters()}
-    moving = set(end.weights)
-    try:
-        for weight in asked:
-            weight.requires_grad_(weight in moving)  # no gradient is computed for what stays
-        with ExitStack() as stack:
-            run = _Run(recipe, _Padded.of(data, recipe.padding), seed, stack, end)
-            for i in range(run.steps):
-                run.step(i)
-            return run.finished()
-    finally:
-        for weight, wanted in asked.items():
-            weight.requires_grad_(wanted)
+    with only_moving(end.net, end.weights), ExitStack() as stack:
+        run = _Run(recipe, _Padded.of(data, recipe.padding), seed, stack, end)
+        for i in range(run.steps):
+            run.step(i)
+        return run.finished()
 
 
 def train_fast(

@@ -40,7 +40,7 @@ class Walk:
         self.start = self.descent.snapshot()
 
     def epoch(self, size: float = 0.1, relative: bool = False) -> None:
-        with only_moving(self.net, self.descent.weights):
+        with only_moving(self.net, self.descent.weights.values()):
             self.descent.epoch(self.samples, loss, size, 4, None, relative)
 
     def in_core(self, name: str) -> float:
@@ -223,7 +223,7 @@ def test_requires_grad_flags_come_back_even_after_an_error() -> None:
     flags = {name: p.requires_grad for name, p in net.named_parameters()}
 
     def break_off() -> None:
-        with only_moving(net, {"0": net[0].weight}):
+        with only_moving(net, [net[0].weight]):
             assert {name for name, p in net.named_parameters() if p.requires_grad} == {"0.weight"}
             raise RuntimeError
 
@@ -248,7 +248,7 @@ def test_the_trust_region_scales_at_a_share_of_the_learning_rate(rate: float) ->
     descent = Descent(net, {"0": weight}, walk.space, "sgd", trust, "0.weight")
     value = loss(F.linear(x, trust.effective(), net[0].bias), labels, labels)
     gradient = torch.autograd.grad(value, trust.scale)[0]
-    with only_moving(net, descent.weights):
+    with only_moving(net, descent.weights.values()):
         descent.epoch(walk.samples, loss, 0.2, 4, None, False)
     assert gradient.abs().max() > 0
     assert gap(trust.scale.detach(), torch.eye(len(trust.scale), dtype=torch.float64) - 0.2 * rate * gradient) < 1e-12

@@ -17,7 +17,7 @@ GPU, unless nearly all of the first gradient lies in the core, in TF32 if that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
@@ -279,10 +279,10 @@ class _Overridden(nn.Module):
 
 
 @contextmanager
-def only_moving(net: nn.Module, weights: dict[str, nn.Parameter]) -> Iterator[None]:
+def only_moving(net: nn.Module, weights: Iterable[nn.Parameter]) -> Iterator[None]:
     """Ask for gradients of the movable weights and of nothing else; the flags are put back on the way out."""
     flags = [(p, p.requires_grad) for p in net.parameters()]
-    movable = {id(w) for w in weights.values()}
+    movable = {id(w) for w in weights}
     try:
         for p, _ in flags:
             p.requires_grad_(id(p) in movable)

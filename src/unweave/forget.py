@@ -17,7 +17,7 @@ from unweave.fsdp import require_whole
 from unweave.gone import check_forget_classes, classes_that_stay, left_of_classes, said_again
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
-from unweave.loop import Request
+from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import facts_about, gathered_samples, in_order, pooled
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
@@ -88,20 +88,15 @@ def forget(
     descent = _descent(net, space, config, grams.names)
     stay = classes_that_stay(retained, before) if config.task == "classes" else None
     loop = Request(descent, samples, goal, config, val, stay, progress, seen, began)
-    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), only_moving(net, descent.weights):
-        torch.manual_seed(config.seed)
-        ending, final = loop.run()
-        descent.fold()
-        descent.align()
-    descent.let_go()
+    ending, final = _carried_out(loop)
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
     shift = _shift(original, net, retained.restricted(names))
-    carried_out = ending.ok or changed != grams.origin.model
+    taken_out = ending.ok or changed != grams.origin.model
     return ForgetResult(
         model=net,
         # A request that failed and changed nothing took nothing out either: it may be tried again.
-        grams=retained.to(home).belonging_to(changed, forgotten=digests, held_out=held_out) if carried_out else grams,
+        grams=retained.to(home).belonging_to(changed, forgotten=digests, held_out=held_out) if taken_out else grams,
         history=loop.history,
         stopped=ending.words,
         ok=ending.ok,
@@ -210,6 +205,19 @@ def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: 
     region = TrustRegion(name, weights[name], core, config.trust, config.trust_share, config.trust_lr)
     path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
     return Descent(net, weights, space, rule, region, path)
+
+
+def _carried_out(request: Request) -> tuple[Ending, Look]:
+    """Walk to the end; the descent's network, an ordinary one again, holds the weights to hand back afterwards."""
+    descent = request.descent
+    net, moving = descent.net, only_moving(descent.net, descent.weights.values())
+    with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), moving:
+        torch.manual_seed(request.config.seed)
+        ending, final = request.run()
+        descent.fold()
+        descent.align()
+    descent.let_go()
+    return ending, final
 
 
 def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[str, float]:

@@ -122,7 +122,7 @@ class Correction:
         history = [look(net, 0, watched, self.val)]
         failed = None
         for step in range(config.steps):
-            with at_rest(net, gradients=True), only_moving(net, moving):
+            with at_rest(net, gradients=True), only_moving(net, moving.values()):
                 change, failed = direction(net, moving, step)
             seen = None
             if failed is None:

@@ -27,6 +27,7 @@ from unweave.baselines.contract import BaselineResult
 from unweave.baselines.preparation import again, length, observed, seeded, trainable
 from unweave.baselines.recipe import Recipe
 from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
+from unweave.descent import only_moving
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.outcomes import Outcomes
@@ -143,7 +144,12 @@ class Training:
             self.observe(self.val, "val")  # what is wrong with it is to be said now, and not taken for divergence later
         history: list[dict[str, float]] = []
         stopped, ok = f"all {self.recipe.epochs} epochs done", True
-        with seeded(self.recipe.seed, self.device), _repeatable(), torch.enable_grad(), self._only_moving():
+        with (
+            seeded(self.recipe.seed, self.device),
+            _repeatable(),
+            torch.enable_grad(),
+            only_moving(self.net, self.moving),
+        ):
             optimiser, kept = self._optimiser(), self.state()
             for epoch in range(self.recipe.epochs):
                 entry, finite = self._epoch(epoch, losses, optimiser, steps)
@@ -240,20 +246,6 @@ class Training:
         if self.recipe.schedule != "one-cycle":
             return None
         return sum(length(loader, "schedule='one-cycle'") for loader in loaders)
-
-    @contextmanager
-    def _only_moving(self) -> Iterator[None]:
-        """Gradients for the moving weights only; afterwards no gradients, and the flags as they were."""
-        flags = {p: p.requires_grad for p in self.net.parameters()}
-        moving = set(self.moving)
-        try:
-            for p in flags:
-                p.requires_grad_(p in moving)
-            yield
-        finally:
-            for p, flag in flags.items():
-                p.grad = None
-                p.requires_grad_(flag)
 
 
 @contextmanager
