@@ -32,14 +32,9 @@ from experiments.tuning import best_of, described, earlier_trials, kept_rows, sk
 from experiments.work import Work
 from unweave.baselines import BASELINES
 
-OURS = ("pgu", "ours", "soft")
+OURS = ("pgu", "paper", "match")
 WARNECKE = ("first_order", "second_order")
 NETWORKS = ("poisoned", "clean")
-TITLES = {
-    "ours": "unweave, hard protection",
-    "soft": "unweave",
-    **{name: name for name in NETWORKS},
-}
 
 
 def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
@@ -105,10 +100,10 @@ def repair(
 
 
 def _config(setting: Setting, method: str) -> unweave.ForgetConfig:
-    """The authors' settings, or this project's default and what it is compared to."""
+    """The authors' settings, or this project's with either loss."""
     if method == "pgu":
         return unweave.ForgetConfig.paper(setting.poison_preset)
-    return unweave.ForgetConfig(task="poison", protect="hard" if method == "ours" else None)
+    return unweave.ForgetConfig(task="poison", objective=method)
 
 
 def accuracies_of(work: Work, setting: Setting, budget: int, outcome: Outcome) -> dict[str, float]:
@@ -183,7 +178,7 @@ def _rows(work: Work, setting: Setting, budget: int, method: str) -> list[dict[s
 def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     accuracy = {key: spread([row["accuracy"][key] for row in rows]) for key in rows[0]["accuracy"]}
     found = {
-        "title": TITLES.get(method) or title_of(method),
+        "title": method if method in NETWORKS else title_of(method),
         "accuracy": accuracy,
         "seconds": timing([row["seconds"] for row in rows]),
     }

@@ -8,7 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison_loss, reverse_cross_entropy
+from unweave.losses import (
+    among,
+    elsewhere_loss,
+    match_loss,
+    paper_loss,
+    poison_loss,
+    reverse_cross_entropy,
+    second_choice,
+)
 from unweave.outcomes import entropy, margin
 
 LOGITS = 2 * torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -50,6 +58,11 @@ def test_the_paper_s_loss_subtracts_lambda_times_the_entropy(lam: float) -> None
     spread = -(p * numpy.log(p)).sum(1).mean()
     away = -numpy.log(1 - p[range(6), LABELS] + 0.05).mean()
     assert paper_loss(LOGITS, LABELS, lam, 0.05).item() == pytest.approx(away - lam * spread)
+
+
+def test_a_sample_that_does_not_follow_its_wrong_label_keeps_what_it_is_taken_for() -> None:
+    logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 2.5]])
+    assert second_choice(logits, torch.tensor([1, 0, 0])).tolist() == [0, 1, 2]
 
 
 def test_the_poison_loss_takes_the_entropy_without_the_label_s_logit() -> None:

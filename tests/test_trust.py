@@ -20,11 +20,11 @@ def space_of_rank(rank: int, d: int = D) -> LayerSpace:
     return CoreSpace.from_grams(grams_from({"head": spectrum_gram(sigma)}), gamma=1.0).layers["head"]
 
 
-def region(rank: int = 6, width: int = 400, share: float = 1.0, d: int = D, dtype: torch.dtype = torch.float64):
+def region(rank: int = 6, width: int = 400, d: int = D, dtype: torch.dtype = torch.float64):
     weight = nn.Parameter(torch.randn(2, d, dtype=dtype))
     space = space_of_rank(rank, d)
     assert int(space.rank) == rank
-    return TrustRegion("head", weight, space, width, share, 0.1), space
+    return TrustRegion("head", weight, space, width), space
 
 
 def stirred(region: TrustRegion) -> TrustRegion:
@@ -60,7 +60,7 @@ def test_folding_writes_the_effective_weight_and_starts_again() -> None:
 
 def test_the_folded_layer_gives_the_outputs_of_the_effective_weight() -> None:
     layer = nn.Linear(D, 2).double()
-    trust = stirred(TrustRegion("head", layer.weight, space_of_rank(6), 400, 1.0, 0.1))
+    trust = stirred(TrustRegion("head", layer.weight, space_of_rank(6), 400))
     x = torch.randn(5, D, dtype=torch.float64)
     expected = nn.functional.linear(x, trust.effective(), layer.bias)
     trust.fold()
@@ -68,22 +68,10 @@ def test_the_folded_layer_gives_the_outputs_of_the_effective_weight() -> None:
 
 
 @pytest.mark.parametrize(
-    "rank, width, share, expected",
-    [
-        (6, 400, 1.0, 6),
-        (6, 4, 1.0, 4),
-        (6, 400, 0.5, 3),
-        (7, 400, 0.5, 3),
-        (6, 2, 0.5, 2),
-        (8, 400, 1.0, 8),
-        (1, 400, 1.0, 1),
-        (1, 400, 0.5, 0),
-        (0, 400, 1.0, 0),
-        (6, 0, 1.0, 0),
-    ],
+    "rank, width, expected", [(6, 400, 6), (6, 4, 4), (8, 400, 8), (1, 400, 1), (0, 400, 0), (6, 0, 0)]
 )
-def test_any_number_of_core_directions_will_do(rank: int, width: int, share: float, expected: int) -> None:
-    trust, space = region(rank, width, share)
+def test_any_number_of_core_directions_will_do(rank: int, width: int, expected: int) -> None:
+    trust, space = region(rank, width)
     assert trust.basis.shape == (D, expected)
     assert trust.scale.shape == (expected, expected)
     assert torch.equal(trust.basis, space.core[0][:, rank - expected :])

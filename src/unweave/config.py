@@ -16,8 +16,8 @@ TASKS = ("samples", "classes", "poison")
 OBJECTIVES = ("match", "paper")
 STOPS = ("held-out", "paper", "chance", "poison", "epochs")
 WATCHES = ("ends", "epochs")
-MATCHED = {"samples": "held-out", "classes": "chance"}
-"""Tasks that have something to match, and where they stop."""
+OWN_STOP = {"samples": "held-out", "classes": "chance", "poison": "poison"}
+"""Where a task stops; nowhere else when something is matched."""
 HELD_ODDS = 0.5
 """How strongly odds are held where classes are matched."""
 
@@ -29,13 +29,12 @@ class ForgetConfig:
     task: str = "samples"
     """"samples", "classes" (every sample of some classes) or "poison" (samples with wrong labels)."""
     objective: str | None = None
-    """"match" (default for samples and classes) or "paper" (default for poison, and with ``lam``, ``eps`` or another
-    ``stop``); see :mod:`unweave.losses`."""
+    """"match" (default) or "paper" (default with ``lam``, ``eps`` or another ``stop``); see :mod:`unweave.losses`."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
-    protect: str | None = None
-    """"hard" (default for samples and classes): a direction loses all of a step or nothing, as in the paper; "soft"
-    (default for poison): the more the more the retained data uses it. See :mod:`unweave.protection`."""
+    protect: str = "hard"
+    """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
+    uses it. See :mod:`unweave.protection`."""
     lam: float | None = None
     """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
@@ -73,11 +72,6 @@ class ForgetConfig:
     """Let the schedule run one epoch ahead, as the authors' code does (its epoch 0 only evaluates)."""
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
-    trust_share: float = 1.0
-    """… and at most this share of them."""
-    trust_lr: float = 0.001
-    """The rescaling moves at this share of the learning rate. In the authors' code it is 0.1, with which clean samples
-    may be ruined, see :mod:`unweave.trust`."""
     notes: tuple[str, ...] = ()
     """Where a preset follows the authors' code rather than the paper."""
 
@@ -92,47 +86,39 @@ class ForgetConfig:
                 f"rank_rule={self.rank_rule!r} counts protected directions, and protect='soft' counts none. Use "
                 "protect='hard', or leave rank_rule out."
             )
-        if self.objective == "match" and self.task not in MATCHED:
-            raise ConfigError(
-                f"objective='match' has nothing to aim at for task={self.task!r}: nobody knows how a wrong label would "
-                "have come out. Use objective='paper'."
-            )
         if self.objective == "match" and (self.lam is not None or self.eps is not None):
             raise ConfigError("lam and eps belong to the paper's loss. Use objective='paper', or leave them out.")
         if self.odds and (self.task, self._objective()) != ("classes", "match"):
             raise ConfigError(
                 "odds are held where classes are matched: task='classes' with objective='match'. Leave odds out."
             )
-        if self.objective == "match" and self.stop not in (None, MATCHED[self.task]):
+        if self.objective == "match" and self.stop not in (None, OWN_STOP[self.task]):
             raise ConfigError(
-                f"objective='match' stops at {MATCHED[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "
+                f"objective='match' stops at {OWN_STOP[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "
                 "Leave stop out."
             )
 
     def _check_choices(self) -> None:
         choices = {
             "task": TASKS,
+            "protect": PROTECTIONS,
             "watch": WATCHES,
             "energy": tuple(ENERGIES),
             "rank_rule": RANK_RULES,
             "negative": NEGATIVE,
         }
-        optional = {"objective": OBJECTIVES, "protect": PROTECTIONS, "stop": STOPS}
+        optional = {"objective": OBJECTIVES, "stop": STOPS}
         for name, known in {**choices, **optional}.items():
             value = getattr(self, name)
             if value not in known and not (value is None and name in optional):
                 raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(known)}.")
 
     def _check_numbers(self) -> None:
-        optional = ("lr", "lr_end", "eps", "max_damage")
-        for name in (*optional, "trust_share", "trust_lr"):
+        for name in ("lr", "lr_end", "eps", "max_damage"):
             value = getattr(self, name)
             positive = _is_number(value) and value > 0 and (math.isfinite(value) or name == "max_damage")
-            if not positive and not (value is None and name in optional):
-                words = "a number above 0, or None" if name in optional else "a number above 0"
-                raise ConfigError(f"Invalid {name}: {value!r}. Supported: {words}.")
-        if self.trust_share > 1:
-            raise ConfigError(f"Invalid trust_share: {self.trust_share!r}. Supported: a number in (0, 1].")
+            if value is not None and not positive:
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: a number above 0, or None.")
         if self.odds is not None and not (_is_number(self.odds) and 0 <= self.odds < math.inf):
             raise ConfigError(f"Invalid odds: {self.odds!r}. Supported: a finite number from 0.")
         if self.lam is not None and not (_is_number(self.lam) and math.isfinite(self.lam)):
@@ -151,22 +137,20 @@ class ForgetConfig:
 
     def _objective(self) -> str:
         """The one given, or else the one for the task."""
-        stops = self.task in MATCHED and self.stop in (None, MATCHED[self.task])
+        stops = self.stop in (None, OWN_STOP[self.task])
         return self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
 
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison, objective = self.task == "poison", self._objective()
         papers, elsewhere = objective == "paper", (self.task, objective) == ("classes", "match")
-        counted = self.rank_rule != "paper"  # a rule of counting directions asks for some to be counted
         return replace(
             self,
             objective=objective,
-            protect=self.protect or ("soft" if poison and not counted else "hard"),
             lam=(-0.2 if poison else 0.2) if papers and self.lam is None else self.lam,
             eps=(0.1 if poison else 0.05) if papers and self.eps is None else self.eps,
             odds=HELD_ODDS if elsewhere and self.odds is None else self.odds,
-            stop=self.stop or {**MATCHED, "poison": "poison"}[self.task],
+            stop=self.stop or OWN_STOP[self.task],
         )
 
     def as_dict(self) -> dict[str, object]:

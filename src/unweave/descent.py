@@ -31,7 +31,7 @@ from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
 from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
 from unweave.space import CoreSpace
-from unweave.trust import TrustRegion
+from unweave.trust import RESCALING, TrustRegion
 
 BatchLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From logits [N, C], labels [N] and the samples' positions in the forget set to a number."""
@@ -172,7 +172,7 @@ class Descent:
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
             factor = torch.where(length > 0, self._size / length, 0.0)
         for name, step in steps.items():
-            scale = -factor * (1.0 if self.trust is None or name in self.weights else self.trust.rate)
+            scale = -factor * (1.0 if self.trust is None or name in self.weights else RESCALING)
             self._move(name, moving[name], scale.to(step.dtype) * step)
         return factor
 

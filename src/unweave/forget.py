@@ -174,7 +174,6 @@ def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> 
 
 
 def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> CoreSpace:
-    assert config.protect is not None
     return CoreSpace.from_grams(
         retained,
         _gamma_for(config, all_names, retained.names),
@@ -202,7 +201,7 @@ def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: 
     if name not in weights:
         return Descent(net, weights, space, rule)
     core = space.layers[name]
-    region = TrustRegion(name, weights[name], core, config.trust, config.trust_share, config.trust_lr)
+    region = TrustRegion(name, weights[name], core, config.trust)
     path = f"{layers[name].owners[0]}.{layers[name].kind.weight}".lstrip(".")
     return Descent(net, weights, space, rule, region, path)
 

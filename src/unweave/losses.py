@@ -5,6 +5,7 @@
 | match     | samples | smooth-L1 distance of each margin to the margin a held-out sample of its class has at its rank |
 | match     | classes | −Σ q log p + ½ κ mean (log r − log q)²: q the original model's softmax over the classes that   |
 |           |         | stay, r the same of the changing model, κ = ``odds``                                           |
+| match     | poison  | −log p_z: z what the original model says where the wrong label is no choice                    |
 | paper     | samples | −log(1 − p_y + ε) − λ H(p): away from the label; λ > 0 spreads the output, λ < 0 sharpens it   |
 | paper     | classes | the same                                                                                       |
 | paper     | poison  | −log(1 − p_y + ε) − λ H(q), q the softmax without the poisoned label; λ < 0 there              |
@@ -13,6 +14,9 @@ A model that never saw a class takes its samples for what they resemble. What th
 is what it says where the class is no choice (the target of DELETE, Zhou et al., CVPR 2025). The paper's loss spreads
 these outputs instead (λ > 0), which retained samples that resemble them feel. −Σ q log p hardly minds the many classes
 that q gives next to nothing; with κ > 0 the odds among all that stay are held where they were.
+
+A wrong label that is known by heart hides what a sample looks like: the second choice. The paper's loss lets the model
+decide for any other label on the way (λ < 0), whose weights change with every step; z is decided beforehand.
 
 The paper's text and code maximise the entropy for λ > 0, as here; its printed equation has the other sign, which is
 ``lam < 0`` here.
@@ -52,6 +56,11 @@ def among(logits: Tensor, classes: Tensor) -> Tensor:
     left_out = torch.ones(logits.shape[1], dtype=torch.bool, device=logits.device)
     left_out[classes] = False
     return logits.masked_fill(left_out, float("-inf")).log_softmax(1)
+
+
+def second_choice(logits: Tensor, labels: Tensor) -> Tensor:
+    """The class [N] with the largest logit among those that are not the sample's label."""
+    return logits.scatter(1, labels[:, None], float("-inf")).argmax(1)
 
 
 def reverse_cross_entropy(logits: Tensor, labels: Tensor, eps: float) -> Tensor:

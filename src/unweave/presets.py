@@ -77,8 +77,6 @@ PRESETS: dict[str, ForgetConfig] = {
             dropout=True,
             stop="epochs",
             max_damage=5.0,
-            trust_share=1.0,
-            trust_lr=0.1,
         ),
         "lr: 0.05 to 0.01 in the paper, 0.1 to 0.05 in the code",
         "entropy: over all classes in the paper, without the poisoned one in the code and here",

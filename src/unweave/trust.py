@@ -7,12 +7,6 @@ b columns of the core basis and a learnt S [b, b], which starts as the identity:
     W_eff = W + W B (S − I) Bᵀ
 
 At the end W_eff is written into the layer, which is then an ordinary one again.
-
-With g the gradient by W_eff, a step of S by −η g_S moves W_eff by −η (W B)(W B)ᵀ g B Bᵀ: as far as what an unprotected
-step of the layer has in the span of B, but for the squared singular values of W B (1 to 9 on average on the networks
-where that was looked at; not kept). The other layers' steps lose most of theirs to the projection. We think that is why
-S outruns them at a tenth of their rate, as in the authors' code, so that clean samples may be ruined, and why a
-thousandth does better where it was tried (results/README.md).
 """
 
 from __future__ import annotations
@@ -25,22 +19,22 @@ from torch import Tensor, nn
 from unweave.layers import Layer
 from unweave.space import LayerSpace
 
+RESCALING = 0.1
+"""S moves at this share of the learning rate, as in the authors' code."""
+
 
 class TrustRegion:
     """The scaling of one layer's weight [out, d] inside its core space."""
 
-    def __init__(
-        self, name: str, weight: nn.Parameter, space: LayerSpace, width: int, share: float, rate: float
-    ) -> None:
+    def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int) -> None:
         self.name = name
-        self.rate = rate  # of the scale, as a share of the weights' learning rate
         self.weight = weight
         self.layout = space.info
         core = space.core[0]
         rank = core.shape[1]
         # Half precision would round the small steps of S away.
         dtype = torch.float32 if weight.dtype in (torch.bfloat16, torch.half) else weight.dtype
-        self.basis = core[:, rank - min(width, int(share * rank)) :].to(weight.device, dtype)
+        self.basis = core[:, rank - min(width, rank) :].to(weight.device, dtype)
         self.scale = torch.eye(self.basis.shape[1], dtype=dtype, device=weight.device).requires_grad_()
 
     def effective(self) -> Tensor:

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from unweave.batches import Loader, run
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
-from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison_loss
+from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison_loss, second_choice
 from unweave.outcomes import Outcomes, membership_auc
 from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
@@ -97,6 +98,7 @@ class Walk:
         self._tried: _Trial | None = None
         self._targets: Tensor | None = None
         self._among_others: Tensor | None = None
+        self._second_choices: Tensor | None = None
         self._aim_at(goal)
 
     def _aim_at(self, goal: Goal) -> None:
@@ -107,14 +109,19 @@ class Walk:
             self._targets.copy_(goal.margins)  # in place, for a captured step knows them by address
 
     def _see_what_is_left(self) -> None:
-        """What the model says of samples whose classes are to be matched, where those are no choice; before a step."""
-        if self.config.objective != "match" or self.config.task != "classes":
+        """What the model says where what is to be forgotten is no choice: classes, or wrong labels; before a step."""
+        if self.config.objective != "match" or self.config.task == "samples":
+            return
+        batches = self.samples.pairs(self.samples.look_size(self.config.batch_size))
+        with torch.no_grad():
+            model = self.descent.model()
+            said = [(_precise(run(model, inputs)), labels) for inputs, labels in batches]
+        if self.config.task == "poison":
+            self._second_choices = torch.cat([second_choice(logits, labels) for logits, labels in said])
             return
         assert self.retained_classes is not None
         stay = torch.tensor(sorted(self.retained_classes), device=self.samples.labels.device)
-        batches = self.samples.pairs(self.samples.look_size(self.config.batch_size))
-        with torch.no_grad():
-            self._among_others = torch.cat([among(_precise(run(self.descent.model(), x)), stay) for x, _ in batches])
+        self._among_others = torch.cat([among(logits, stay) for logits, _ in said])
 
     def _advance(self, now: Seen) -> Seen | None:
         """One epoch; a ruin is undone and tried again at half the step. None when that was of no use.
@@ -176,6 +183,8 @@ class Walk:
         if self._among_others is not None:
             assert config.odds is not None
             return elsewhere_loss(logits, self._among_others[positions], config.odds)
+        if self._second_choices is not None:
+            return F.cross_entropy(logits, self._second_choices[positions])
         assert config.lam is not None
         assert config.eps is not None
         return (poison_loss if config.task == "poison" else paper_loss)(logits, labels, config.lam, config.eps)

@@ -205,7 +205,7 @@ SPOILT = {
     "allcnn/20-of-class-0": ("match/0", "ssd/0", "sisa/0", "delete/0", "search/ssd-0", "retrained/0"),
     "allcnn/long-run-of-10-a-class": ("match/0",),
     "smallvgg/first-6-a-class": ("match/0",),
-    "smallvgg/poison-60": ("ours/0", "first_order/0", "clean/0"),
+    "smallvgg/poison-60": ("match/0", "first_order/0", "clean/0"),
     "smallvgg/poison-search": ("first_order-0",),
     "smallvgg/class-0": ("ours/0",),
 }

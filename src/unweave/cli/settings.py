@@ -221,9 +221,9 @@ FORGET_FILES = (
 FORGET_CONFIG = (
     _forget("preset", kinds.TEXT, "start from the paper's settings for one of its experiments", '"allcnn-cifar10"'),
     _forget("task", kinds.TEXT, '"samples", "classes" or "poison"; --classes and --poisoned set it', '"samples"'),
-    _forget("objective", kinds.TEXT, '"match" or "paper"; chosen for the task where not given', '"match"'),
+    _forget("objective", kinds.TEXT, '"match", or "paper" for the paper\'s loss', '"match"'),
     _forget("gamma", kinds.GAMMA, "share of each layer's energy that must not be touched, in (0, 1]", "0.9"),
-    _forget("protect", kinds.TEXT, 'how: "hard", or "soft", by how much data uses a direction (poison)', '"hard"'),
+    _forget("protect", kinds.TEXT, 'how: "hard", or "soft", by how much data uses a direction', '"hard"'),
     _forget("lam", kinds.NUMBER, "weight of the entropy in the paper's loss, which is taken then", "0.2"),
     _forget("eps", kinds.NUMBER, "bounds the gradient of the paper's loss, which is taken then, by 1/eps", "0.05"),
     _forget("odds", kinds.NUMBER, "classes: how strongly the odds among those that stay are held", "0.5"),
@@ -244,8 +244,6 @@ FORGET_CONFIG = (
     _forget("dropout", kinds.SWITCH, "leave dropout on while unlearning", "false"),
     _forget("idle_first_epoch", kinds.SWITCH, "let the schedule run one epoch ahead", "false"),
     _forget("trust", kinds.INTEGER, "poison: at most so many directions of the last linear layer are rescaled", "400"),
-    _forget("trust_share", kinds.NUMBER, "poison: and at most this share of them", "1.0"),
-    _forget("trust_lr", kinds.NUMBER, "poison: rescaling moves at this share of the learning rate", "0.001"),
 )
 
 
