@@ -163,31 +163,56 @@ def table3(document: Document) -> str:
     )
 
 
+BESIDE_THE_TEST = {
+    "clean train": "Training samples whose labels were right, percent still right:",
+    "poisoned right": "Training samples whose labels were wrong, percent taken for what they are:",
+}
+"""What else is told of networks with wrong labels, and how a table of it begins."""
+
+
 def table4(document: Document) -> str:
-    """Test accuracy by budget, for each way the networks were trained."""
+    """Test accuracy by budget, for each way the networks were trained, and what it costs."""
     parts, timed = list[str](), list[Document]()
     for name, budgets in document["networks"].items():
         if rows := _by_budget(document["paper"], budgets, timed):
-            columns = ["network", "n", *(f"{int(budget):,} wrong labels" for budget in budgets), "seconds"]
+            columns = ["network", *(f"{int(budget):,} wrong labels" for budget in budgets)]
             epochs = document["recipes"][name]["epochs"]
-            parts.append(f"**{name}, {epochs} epochs**\n\n{table(columns, rows)}")
+            whole = [columns[0], "n", *columns[1:], "seconds"]
+            parts.append(f"**{name}, {epochs} epochs**\n\n{table(whole, rows)}")
+            parts += [f"{words}\n\n{table(columns, _accuracies(budgets, k))}" for k, words in BESIDE_THE_TEST.items()]
     return "\n\n".join([*parts, basis(document, timed=timed), origin(document)])
 
 
 def _by_budget(paper: Document, budgets: Document, timed: list[Document]) -> list[list[str]]:
     """A row for each method; what its seconds rest on goes to ``timed``."""
     rows = []
-    for method in dict.fromkeys(method for found in budgets.values() for method in found):
+    for method, (title, *cells) in zip(_in_order(budgets), _accuracies(budgets, "test"), strict=True):
         known = dict(zip(map(str, paper["budgets"]), paper["rows"].get(method, ()), strict=False))
-        cells = [
-            beside(mean(found[method]["accuracy"]["test"]), papers(known.get(budget))) if method in found else MISSING
-            for budget, found in budgets.items()
+        compared = [
+            beside(cell, papers(known.get(budget))) if method in found else cell
+            for cell, (budget, found) in zip(cells, budgets.items(), strict=True)
         ]
         there = [found[method] for found in budgets.values() if method in found]
         timed.append(there[0])
         behind = span([seeds_behind(row) for row in there])
-        rows.append([there[0]["title"], behind, *cells, seconds(there[0]["seconds"])])
+        rows.append([title, behind, *compared, seconds(there[0]["seconds"])])
     return rows
+
+
+def _accuracies(budgets: Document, key: str) -> list[list[str]]:
+    """A row for each method: its title, and its accuracy for each budget."""
+    rows = []
+    for method in _in_order(budgets):
+        title = next(found[method]["title"] for found in budgets.values() if method in found)
+        cells = (mean(found[method]["accuracy"][key]) if method in found else MISSING for found in budgets.values())
+        rows.append([title, *cells])
+    return rows
+
+
+def _in_order(budgets: Document) -> list[str]:
+    """Those with an outcome for any budget, in the order of the budget that has most of them."""
+    fullest = max(budgets.values(), key=len, default={})
+    return list(dict.fromkeys([*fullest, *(method for found in budgets.values() for method in found)]))
 
 
 TABLES: dict[str, Callable[[Document], str]] = {
