@@ -4,7 +4,7 @@
 |-------|----------------------------------------------------------------------------------------------------------|
 | pgu   | the authors' settings as their code has them (``ForgetConfig.paper``), strided layers read at every pixel |
 | paper | the paper's loss with this project's step, target and landing                                            |
-| match | this project's default for samples                                                                       |
+| match | this project's default for samples and for wrong labels                                                  |
 | ours  | what the network says where classes are no choice is matched; the odds among the others are not held      |
 | soft  | the same with soft protection                                                                            |
 | odds  | the odds held too: this project's default for classes                                                    |

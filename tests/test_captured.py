@@ -51,6 +51,7 @@ def test_a_gpu_looks_at_more_as_long_as_inputs_are_small() -> None:
         ForgetConfig(objective="paper", stop="epochs", epochs=6, lr=0.01, lr_end=0.001),
         ForgetConfig(task="classes"),
         ForgetConfig(task="poison", epochs=6),
+        ForgetConfig(task="poison", objective="paper", epochs=6),
     ],
     ids=lambda config: f"{config.task} {config.objective} {config.protect} {config.lr}",
 )

@@ -322,6 +322,7 @@ def forget_share(settings: dict[str, Any]) -> Any:
         {"objective": "paper", "batch_size": 3},
         {"task": "classes", "batch_size": 16},
         {"task": "poison", "batch_size": 16, "epochs": 4},
+        {"task": "poison", "objective": "paper", "batch_size": 16, "epochs": 4},
     ],
 )
 def test_a_request_on_ranks_is_the_request_on_one_process(job: Job, settings: dict[str, Any]) -> None:

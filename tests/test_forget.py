@@ -17,12 +17,14 @@ import torch
 from helpers import gap, in_batches, state_of
 from problems import Problem
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import unweave
 from unweave import ForgetConfig, ForgetResult
 from unweave.descent import Descent
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError
 from unweave.loop import Request
+from unweave.losses import poison_loss, second_choice
 from unweave.rest import fingerprint
 from unweave.walk import Walk
 
@@ -592,7 +594,7 @@ def test_a_cleaned_model_is_an_ordinary_one(poisoned: tuple[Problem, Tensor]) ->
 def test_the_trust_region_moves_the_last_layer_inside_its_core(poisoned: tuple[Problem, Tensor]) -> None:
     problem, _ = poisoned
     for trust, moves in ((400, True), (0, False)):
-        result = problem.run(task="poison", protect="hard", trust=trust)
+        result = problem.run(task="poison", trust=trust)
         given = unweave.fit(problem.model, problem.forgotten)
         space = unweave.CoreSpace.from_grams(problem.grams - given, gamma=0.9)
         way = (result.model[4].weight - problem.model[4].weight).detach().double()
@@ -620,6 +622,45 @@ def test_what_a_wrong_label_hides_is_decided_before_the_first_step(poisoned: tup
         assert result.ok
         assert result.final.val_error < 5 < 10 < result.history[0].val_error
         assert error_on(result.model, x, hidden) < 5
+
+
+def test_wrong_labels_do_not_bring_a_class_back_that_is_gone(poisoned: tuple[Problem, Tensor]) -> None:
+    problem, truth = poisoned
+    gone = replace(problem, forget=(problem.y == 2).nonzero().squeeze(1)).run(task="classes")
+    wrong = problem.forget[problem.y[problem.forget] != 2]
+    left = replace(problem, model=gone.model, grams=gone.grams, forget=wrong)
+    result = left.run(task="poison")
+    assert result.ok
+    with torch.no_grad():
+        before, after = (model(problem.x[wrong]).argmax(1) for model in (gone.model, result.model))
+    assert bool((truth[wrong] == 2).any()), "some of them look like it"
+    assert int((after == 2).sum()) <= int((before == 2).sum())
+
+
+def test_wrong_labels_of_the_only_class_there_is_are_refused(points: Problem) -> None:
+    only = replace(points, y=torch.zeros_like(points.y))
+    with pytest.raises(DataError, match="one class only"):
+        replace(only, grams=only.fitted()).run(task="poison")
+
+
+def test_wrong_labels_are_left_by_the_loss_that_was_asked_for(poisoned: tuple[Problem, Tensor]) -> None:
+    """The first epoch is one step here, and tells the loss before it."""
+    problem, _ = poisoned
+    y = problem.y[problem.forget]
+    with torch.no_grad():
+        logits = problem.model(problem.x[problem.forget])
+    found = {objective: problem.run(task="poison", objective=objective, lr=1e-3, epochs=1) for objective in OBJECTIVES}
+    expected = {"match": F.cross_entropy(logits, second_choice(logits, y)), "paper": poison_loss(logits, y, -0.2, 0.1)}
+    for objective, result in found.items():
+        assert result.history[1].loss == pytest.approx(expected[objective].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_wrong_labels_are_left_alone_once_they_are_gone(poisoned: tuple[Problem, Tensor], watched: bool) -> None:
+    """Without a validation set at the first look past chance; with one, no look follows one without any left."""
+    problem, _ = poisoned
+    errors = [look.forget_error for look in problem.run(task="poison", val=problem.val if watched else None).history]
+    assert all(error < (100 if watched else 80 - 100 / len(problem.forget)) for error in errors[:-1])
 
 
 def test_a_request_lets_go_of_its_walk(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -887,7 +928,7 @@ def warned(points: Problem, **changes: Any) -> list[str]:
     result = points.run()
     space = unweave.CoreSpace.from_grams(points.grams)
     facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal}
-    return forgetting._warnings(space, **({"hard": True} | facts | changes))
+    return forgetting._warnings(space, **({"config": ForgetConfig()} | facts | changes))
 
 
 def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
@@ -895,10 +936,11 @@ def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:
 
 
 def test_a_large_shift_is_a_warning_that_names_the_layer(points: Problem) -> None:
-    for hard in (True, False):
-        (text,) = warned(points, shift={"0": 0.1, "2": 0.7}, hard=hard)
+    configs = {ForgetConfig(): True, ForgetConfig(protect="soft"): False, ForgetConfig(task="poison"): False}
+    for config, advised in configs.items():
+        (text,) = warned(points, shift={"0": 0.1, "2": 0.7}, config=config)
         assert "layer '2' change by 70 %" in text
-        assert ("protect='soft' may do less" in text) == hard
+        assert ("protect='soft' may do less" in text) == advised, "rescaling is felt whatever the protection"
 
 
 def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: Problem) -> None:

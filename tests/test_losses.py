@@ -63,6 +63,7 @@ def test_the_paper_s_loss_subtracts_lambda_times_the_entropy(lam: float) -> None
 def test_a_sample_that_does_not_follow_its_wrong_label_keeps_what_it_is_taken_for() -> None:
     logits = torch.tensor([[3.0, 2.0, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 2.5]])
     assert second_choice(logits, torch.tensor([1, 0, 0])).tolist() == [0, 1, 2]
+    assert second_choice(among(logits, torch.tensor([0, 2])), torch.tensor([1, 0, 0])).tolist() == [0, 2, 2]
 
 
 def test_the_poison_loss_takes_the_entropy_without_the_label_s_logit() -> None:

@@ -172,7 +172,7 @@ class Descent:
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
             factor = torch.where(length > 0, self._size / length, 0.0)
         for name, step in steps.items():
-            scale = -factor * (1.0 if self.trust is None or name in self.weights else RESCALING)
+            scale = -factor * (1.0 if name in self.weights else RESCALING)
             self._move(name, moving[name], scale.to(step.dtype) * step)
         return factor
 

@@ -14,7 +14,7 @@ from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fit import Progress, observe_val, stream
 from unweave.fsdp import require_whole
-from unweave.gone import check_forget_classes, classes_that_stay, left_of_classes, said_again
+from unweave.gone import check_forget_classes, classes_that_stay, classes_to_choose_from, left_of_classes, said_again
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Ending, Request
@@ -86,8 +86,8 @@ def forget(
 
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
-    stay = classes_that_stay(retained, before) if config.task == "classes" else None
-    loop = Request(descent, samples, goal, config, val, stay, progress, seen, began)
+    choices = _choices(config.task, grams, retained, before)
+    loop = Request(descent, samples, goal, config, val, choices, progress, seen, began)
     ending, final = _carried_out(loop)
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
@@ -111,7 +111,7 @@ def forget(
             *_elsewhere(grams, original),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *said_again(net, grams, val),
-            *_warnings(space, shift, loop.history[0], final, goal, config.protect == "hard"),
+            *_warnings(space, shift, loop.history[0], final, goal, config),
         ],
     )
 
@@ -193,6 +193,13 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
     return ClassProfile.of(seen)
 
 
+def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:
+    """The classes that samples may be taken for afterwards, where that is told beforehand."""
+    if task == "classes":
+        return classes_that_stay(retained, before)
+    return classes_to_choose_from(grams, before) if task == "poison" else None
+
+
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
     layers = find_layers(net, all_names)
     weights = {name: layers[name].parameter for name in space.layers if name not in space.frozen}
@@ -244,7 +251,9 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     ]
 
 
-def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal, hard: bool) -> list[str]:
+def _warnings(
+    space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig
+) -> list[str]:
     """What a person should look at even though, or especially because, the request is done."""
     warnings = []
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
@@ -263,7 +272,8 @@ def _warnings(space: CoreSpace, shift: dict[str, float], first: Look, final: Loo
     name = max(shift, key=lambda name: shift[name], default="")
     if shift.get(name, 0.0) > LARGE_SHIFT:
         words = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors"
-        warnings.append(f"{words}; from the original, protect='soft' may do less" if hard else words)
+        gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
+        warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
     for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
         warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")

@@ -1,4 +1,4 @@
-"""Classes that are forgotten as a whole: which ones stay, of which something is left, and which are said again.
+"""Classes that are gone: which ones stay, of which something is left, and which are said again.
 
 Grams count labels. A class without samples is gone: a request before this one has taken it out.
 """
@@ -36,11 +36,27 @@ def classes_that_stay(retained: LayerGrams, before: Outcomes) -> set[int]:
     Raises:
         DataError: there is none.
     """
-    counts = retained.origin.labels or (1,) * before.classes
-    stay = {c for c, count in enumerate(counts) if count} - set(before.labels.tolist())
+    stay = _with_samples(retained, before) - set(before.labels.tolist())
     if not stay:
         raise DataError("No class would stay: all others were forgotten before. Keep at least one.")
     return stay
+
+
+def classes_to_choose_from(grams: LayerGrams, before: Outcomes) -> set[int]:
+    """What samples with wrong labels may be taken for: not for a class that is gone.
+
+    Raises:
+        DataError: there is no choice.
+    """
+    known = _with_samples(grams, before)
+    if len(known) < 2:
+        raise DataError("There is one class only, so nothing else that samples with wrong labels could be taken for.")
+    return known
+
+
+def _with_samples(grams: LayerGrams, before: Outcomes) -> set[int]:
+    """The classes that Grams have counted samples of; all, where they do not count."""
+    return {c for c, count in enumerate(grams.origin.labels or (1,) * before.classes) if count}
 
 
 def left_of_classes(retained: LayerGrams, before: Outcomes) -> list[str]:

@@ -13,9 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unweave.batches import Loader, run
+from unweave.batches import Inputs, Loader, run
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, EpochReport, State
+from unweave.distributed import broadcast
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.losses import among, elsewhere_loss, match_loss, paper_loss, poison_loss, second_choice
@@ -74,7 +75,7 @@ class Walk:
         goal: Goal,
         config: ForgetConfig,
         val: Loader | None,
-        retained_classes: set[int] | None,
+        choices: set[int] | None,
         progress: Progress | None,
         first_val: Outcomes | None = None,
         began: float | None = None,
@@ -84,7 +85,7 @@ class Walk:
         self.goal = goal
         self.config = config
         self.val = val
-        self.retained_classes = retained_classes
+        self.choices = choices
         self._first_val = first_val
         self.progress = progress
         self.history: list[Look] = []
@@ -112,16 +113,21 @@ class Walk:
         """What the model says where what is to be forgotten is no choice: classes, or wrong labels; before a step."""
         if self.config.objective != "match" or self.config.task == "samples":
             return
-        batches = self.samples.pairs(self.samples.look_size(self.config.batch_size))
+        assert self.choices is not None
+        choices = torch.tensor(sorted(self.choices), device=self.samples.labels.device)
+        poison = self.config.task == "poison"
+
+        def left(inputs: Inputs, labels: Tensor) -> Tensor:
+            said = among(_precise(run(self.descent.model(), inputs)), choices)
+            return second_choice(said, labels) if poison else said
+
         with torch.no_grad():
-            model = self.descent.model()
-            said = [(_precise(run(model, inputs)), labels) for inputs, labels in batches]
-        if self.config.task == "poison":
-            self._second_choices = torch.cat([second_choice(logits, labels) for logits, labels in said])
-            return
-        assert self.retained_classes is not None
-        stay = torch.tensor(sorted(self.retained_classes), device=self.samples.labels.device)
-        self._among_others = torch.cat([among(logits, stay) for logits, _ in said])
+            batches = self.samples.pairs(self.samples.look_size(self.config.batch_size))
+            found = torch.cat([left(inputs, labels) for inputs, labels in batches])
+        if poison:
+            self._second_choices = broadcast(found, 0)  # ranks may disagree where two choices are as good
+        else:
+            self._among_others = found
 
     def _advance(self, now: Seen) -> Seen | None:
         """One epoch; a ruin is undone and tried again at half the step. None when that was of no use.
@@ -243,9 +249,9 @@ class Walk:
             return None
         known = self._first_val if first else None  # nothing has moved yet, and a look at it takes time
         outcomes = known or observe_shares(model, self.val, "validation", self.samples.labels.device)
-        if self.retained_classes is None:
+        if self.config.task != "classes" or self.choices is None:
             return outcomes
-        kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.retained_classes)))
+        kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.choices)))
         if not bool(kept.any()):
             raise DataError("The validation loader has only classes that are to be forgotten. Add those that stay.")
         return outcomes.where(kept)
