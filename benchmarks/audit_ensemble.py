@@ -15,7 +15,7 @@ import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
@@ -29,20 +29,32 @@ MEMORY = {"full": 1.0, "unlearned": 0.2, "retrained": 0.0}
 """How much a sample's own logit is raised, in units of its spread over models."""
 
 
-def ensembles(models: int, unlearned: int, samples: int, classes: int) -> dict[str, Ensemble]:
+class Given(TypedDict):
+    """What an audit with many models takes."""
+
+    full: Ensemble
+    retrained: Ensemble
+    unlearned: Ensemble
+
+
+def ensembles(models: int, unlearned: int, samples: int, classes: int) -> Given:
     """Models that scatter around one opinion a sample, the label's logit raised by what a kind remembers."""
     rng = np.random.default_rng(0)
     labels = rng.integers(classes, size=samples)
     rows = np.arange(samples)
     opinion = rng.normal(size=(samples, classes))
     opinion[rows, labels] += rng.normal(6, 2, samples)
-    counts = {"full": models, "retrained": models, "unlearned": unlearned}
-    found = {}
-    for name, count in counts.items():
+
+    def of(name: str, count: int) -> Ensemble:
         logits = opinion + rng.normal(size=(count, samples, classes))
         logits[:, rows, labels] += MEMORY[name]
-        found[name] = Ensemble.of(logits, labels, name)
-    return found
+        return Ensemble.of(logits, labels, name)
+
+    return {
+        "full": of("full", models),
+        "retrained": of("retrained", models),
+        "unlearned": of("unlearned", unlearned),
+    }
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float]:

@@ -34,7 +34,7 @@ RETAINED = "[Unlearned] - Retain train"
 """Their name for the look at the retained set."""
 
 
-class Dict(dict):
+class Dict(dict[str, Any]):
     """What easydict has: a dict whose items are attributes, all the way down."""
 
     def __init__(self, items: Any = ()) -> None:
@@ -57,7 +57,11 @@ def _deep(value: Any) -> Any:
 
 
 class Silent(types.ModuleType):
-    """A module every function of which does nothing."""
+    """A module every function of which does nothing, but for the members that are given."""
+
+    def __init__(self, name: str, **members: Any) -> None:
+        super().__init__(name)
+        self.__dict__.update(members)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -67,19 +71,21 @@ class Silent(types.ModuleType):
 
 def stand_in() -> list[str]:
     """Put stand-ins where a small package is missing; returns their names."""
-    missing = [n for n in ("easydict", "yaml", "tqdm", "matplotlib") if importlib.util.find_spec(n) is None]
-    made = {name: Silent(name) for name in missing}
-    if "easydict" in made:
-        made["easydict"].EasyDict = Dict
-    if "yaml" in made:
-        made["yaml"].safe_load = lambda text: json.loads(text if isinstance(text, str) else text.read())
-        made["yaml"].dump = lambda value, file=None, **_: file.write(json.dumps(value)) if file else json.dumps(value)
-        made["yaml"].YAMLError = ValueError
-    if "tqdm" in made:
-        made["tqdm"].tqdm = lambda batches: batches
-    if "matplotlib" in made:
-        made["matplotlib"].pyplot = made["matplotlib.pyplot"] = Silent("matplotlib.pyplot")
-    sys.modules.update(made)
+    pyplot = Silent("matplotlib.pyplot")
+    members: dict[str, dict[str, Any]] = {
+        "easydict": {"EasyDict": Dict},
+        "yaml": {
+            "safe_load": lambda text: json.loads(text if isinstance(text, str) else text.read()),
+            "dump": lambda value, file=None, **_: file.write(json.dumps(value)) if file else json.dumps(value),
+            "YAMLError": ValueError,
+        },
+        "tqdm": {"tqdm": lambda batches: batches},
+        "matplotlib": {"pyplot": pyplot},
+    }
+    missing = [name for name in members if importlib.util.find_spec(name) is None]
+    sys.modules.update({name: Silent(name, **members[name]) for name in missing})
+    if "matplotlib" in missing:
+        sys.modules[pyplot.__name__] = pyplot
     return missing
 
 

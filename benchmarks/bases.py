@@ -66,7 +66,8 @@ def perturbed(matrix: Tensor, vectors: Tensor, k: int, steps: int) -> Tensor:
         x = (c + dropped) / gaps
     if not bool(torch.isfinite(x).all()):
         return torch.full_like(vectors[:, :k], float("nan"))
-    return torch.linalg.qr(vectors[:, :k] + vectors[:, k:] @ x).Q
+    core: Tensor = torch.linalg.qr(vectors[:, :k] + vectors[:, k:] @ x).Q
+    return core
 
 
 def window_turned(matrix: Tensor, vectors: Tensor, k: int, window: int) -> tuple[Tensor, Tensor]:
@@ -92,9 +93,11 @@ def sign_projector(gram: Tensor, cut: float, steps: int) -> Tensor:
     x = x / torch.linalg.matrix_norm(x, 1)
     for _ in range(steps):
         x = 1.5 * x - 0.5 * x @ (x @ x)
-    return (torch.eye(len(x), dtype=x.dtype, device=x.device) + x) / 2
+    projector: Tensor = (torch.eye(len(x), dtype=x.dtype, device=x.device) + x) / 2
+    return projector
 
 
 def complement(core: Tensor) -> Tensor:
     """N [d, d−k] that makes M whole, by a complete QR (Householder) decomposition."""
-    return torch.linalg.qr(core, mode="complete").Q[:, core.shape[1] :]
+    whole: Tensor = torch.linalg.qr(core, mode="complete").Q
+    return whole[:, core.shape[1] :]

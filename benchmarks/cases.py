@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -85,11 +85,19 @@ def patterns(count: int, classes: int, side: int, device: str, *, seed: int, noi
     return Labelled(torch.cat(parts), labels)
 
 
+def two_requests(labels: torch.Tensor, classes: Sequence[int], count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The first ``count`` samples of each class, and the ``count`` that come after them."""
+    first, second = (
+        torch.cat([first_of_class(labels, c, start, start + count) for c in classes]) for start in (0, count)
+    )
+    return first, second
+
+
 def toy(device: str) -> Case:
     """Seconds on a CPU."""
     train, val = patterns(256, 4, 12, device, seed=1, noise=3.0), patterns(128, 4, 12, device, seed=2, noise=3.0)
     papers = unweave.ForgetConfig.paper("allcnn-cifar10")
-    first, second = (first_of_class(train.y, 0, start, start + 12) for start in (0, 12))
+    first, second = two_requests(train.y, [0], 12)
     return Case(
         "toy", toy_net, train, val, first, second, RANDOM, unweave.ForgetConfig(), papers, 12, 1, training_batch=64
     )
@@ -98,10 +106,10 @@ def toy(device: str) -> Case:
 def demo(device: str) -> Case:
     """The demonstration's network and images: it forgets 10 of each class, then 10 more. Minutes on a CPU."""
     train, val = (Labelled(d.x.to(device), d.y.to(device)) for d in map(demo_data.load, ("train", "val")))
-    of_each = [torch.cat([first_of_class(train.y, c, start, start + 10) for c in range(10)]) for start in (0, 10)]
+    first, second = two_requests(train.y, range(10), 10)
     config, papers = unweave.ForgetConfig(), unweave.ForgetConfig.paper("allcnn-cifar10")
-    how = (SOME_OF_CIFAR10, config, papers, demo_network.EPOCHS)
-    return Case("demo", demo_network.build, train, val, *of_each, *how, padding=0, training_batch=50)
+    build, epochs = demo_network.build, demo_network.EPOCHS
+    return Case("demo", build, train, val, first, second, SOME_OF_CIFAR10, config, papers, epochs, 0, training_batch=50)
 
 
 def cifar10_cases(folder: Path | None, device: str, epochs: int) -> list[Case]:
@@ -111,8 +119,7 @@ def cifar10_cases(folder: Path | None, device: str, epochs: int) -> list[Case]:
     else:
         data = load_cifar10(folder, torch.device(device))
         train, val, pixels = data.train, data.val, CIFAR10
-    of_each = [torch.cat([first_of_class(train.y, c, start, start + 100) for c in range(10)]) for start in (0, 100)]
-    of_one = [first_of_class(train.y, 0, start, start + 500) for start in (0, 500)]
+    of_one, of_each = two_requests(train.y, [0], 500), two_requests(train.y, range(10), 100)
     config, paper = unweave.ForgetConfig(), unweave.ForgetConfig.paper
     return [
         Case("allcnn", allcnn, train, val, *of_one, pixels, config, paper("allcnn-cifar10"), epochs),

@@ -114,7 +114,8 @@ def seconds(work: Callable[[], Any], device: str) -> float:
     work()
     end_event.record()
     torch.cuda.synchronize()
-    return start_event.elapsed_time(end_event) / 1000
+    milliseconds: float = start_event.elapsed_time(end_event)
+    return milliseconds / 1000
 
 
 def error(conv: nn.Conv2d, patches: Patches) -> dict[str, float]:
@@ -169,7 +170,7 @@ def fitted(rows: list[dict[str, Any]]) -> dict[str, float]:
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        value = (((work / scale) @ log_price.exp() + 1e-12).log()).square().mean()
+        value: Tensor = (((work / scale) @ log_price.exp() + 1e-12).log()).square().mean()
         value.backward()
         return value
 

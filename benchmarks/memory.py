@@ -19,7 +19,7 @@ class Tracing(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # PyTorch has no types for it
         self.peak = 0
         self.live: dict[int, tuple[StorageWeakRef, int]] = {}
         self.known: set[int] = set()
@@ -46,7 +46,8 @@ def _tensors(tree: Any) -> list[Tensor]:
 def peak_bytes(work: Callable[[], Any], device: str) -> int:
     """The most bytes that were held at once during the work; on the CPU by tracing, on a GPU by its allocator."""
     if device == "cpu":
-        with Tracing() as tracing:
+        tracing = Tracing()
+        with tracing:
             work()
         return tracing.peak
     torch.cuda.synchronize()

@@ -12,7 +12,7 @@ It takes convolutions in one group and linear layers, which is what the paper's 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -28,7 +28,7 @@ ROW_ELEMENTS = 1 << 26
 Batches = Iterable[tuple[Tensor, Tensor]]
 
 
-def layers_of(net: nn.Module) -> dict[str, nn.Module]:
+def layers_of(net: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
     """The layers with a weight that moves, by their path."""
     return {name: module for name, module in net.named_modules() if isinstance(module, (nn.Conv2d, nn.Linear))}
 
@@ -85,7 +85,7 @@ def plain_projector(gram: Tensor, gamma: float) -> Tensor:
     vectors, values, _ = torch.linalg.svd(gram)
     sigma = values.sqrt()
     k = int((sigma.cumsum(0) < gamma * sigma.sum()).sum()) + 1
-    core = vectors[:, :k]
+    core: Tensor = vectors[:, :k]
     return core @ core.mT
 
 
@@ -139,7 +139,7 @@ def _gamma(config: unweave.ForgetConfig, name: str) -> float:
 
 def _epoch(
     model: nn.Module,
-    weights: dict[str, Tensor],
+    weights: Mapping[str, Tensor],
     batches: list[tuple[Tensor, Tensor]],
     projectors: dict[str, Tensor],
     lr: float,

@@ -16,7 +16,7 @@ class Power:
     off_by: float
 
     def __call__(self, x: float) -> float:
-        return self.factor * x**self.exponent
+        return self.factor * math.pow(x, self.exponent)
 
     def as_dict(self) -> dict[str, float]:
         return asdict(self)

@@ -82,7 +82,7 @@ PROBLEMS = (
 def wrong(net: nn.Module, part: tuple[Tensor, Tensor]) -> float:
     """Percent."""
     with torch.no_grad():
-        return 100 * (net(part[0]).argmax(1) != part[1]).double().mean().item()
+        return 100 * float((net(part[0]).argmax(1) != part[1]).double().mean())
 
 
 def on_points(problem: Points, seed: int) -> Iterator[dict[str, Any]]:

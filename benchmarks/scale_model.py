@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 from unittest import mock
 
 import torch
@@ -33,7 +33,16 @@ from unweave.products import block_of
 from unweave.rest import at_rest
 from unweave.taps import tapped
 
-Rates = dict[str, dict[str, Any]]
+
+class Rate(TypedDict):
+    """So much a second; ``measured`` says on what, and None that it is assumed."""
+
+    value: float
+    unit: NotRequired[str]
+    measured: str | None
+
+
+Rates = dict[str, Rate]
 
 RATES: Rates = {
     "float64": {"value": 54e12, "unit": "FLOP/s", "measured": "H200, one large GEMM"},
@@ -61,7 +70,7 @@ def eigh_model(d: int) -> float:
         return EIGH[known[-1]] * (d / known[-1]) ** 3
     low, high = next((a, b) for a, b in itertools.pairwise(known) if a <= d <= b)
     power = math.log(EIGH[high] / EIGH[low]) / math.log(high / low)
-    return EIGH[low] * (d / low) ** power
+    return EIGH[low] * math.pow(d / low, power)
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 class Block(nn.Module):
@@ -66,7 +67,8 @@ class Block(nn.Module):
         x = x + self.attention(self.before(x))
         y = self.between(x)
         up = F.gelu(self.up(y)) if self.gate is None else F.silu(self.gate(y)) * self.up(y)
-        return x + self.down(up)
+        out: Tensor = x + self.down(up)
+        return out
 
 
 class VisionTransformer(nn.Module):
@@ -83,7 +85,8 @@ class VisionTransformer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         tokens = self.patches(x).flatten(2).mT
         tokens = torch.cat([self.token.expand(len(x), -1, -1), tokens], 1) + self.places
-        return self.head(self.norm(self.blocks(tokens))[:, 0])
+        logits: Tensor = self.head(self.norm(self.blocks(tokens))[:, 0])
+        return logits
 
 
 class Decoder(nn.Module):
@@ -99,4 +102,5 @@ class Decoder(nn.Module):
         self.norm, self.head = nn.RMSNorm(4096), nn.Linear(4096, vocabulary, bias=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.head(self.norm(self.blocks(self.embed(ids))[:, -1]))
+        logits: Tensor = self.head(self.norm(self.blocks(self.embed(ids))[:, -1]))
+        return logits

@@ -9,12 +9,12 @@ Where a result is not there, its block says so: no number is made up.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from benchmarks import charts, limits
+from benchmarks.blocks import replaced
 from benchmarks.growth import STAGES
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -140,9 +140,7 @@ def write(root: Path = ROOT) -> None:
     page = root / PAGE
     text = page.read_text("utf-8")
     for name in TABLES:
-        start, end = markers(name)
-        pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
-        text = pattern.sub(lambda _, name=name: block(name, root), text)
+        text = replaced(text, *markers(name), block(name, root))
     page.write_text(text, "utf-8")
     charts.write(root)
 

@@ -6,10 +6,11 @@ python -m benchmarks.tables        # write them there
 from __future__ import annotations
 
 import json
-import re
 import statistics
 from pathlib import Path
 from typing import Any
+
+from benchmarks.blocks import replaced
 
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- results/demo.json -->", "<!-- end -->"
@@ -117,9 +118,8 @@ def write_blocks() -> None:
         ("README.md", ENSEMBLE_START, ENSEMBLE_END, ensemble_block()),
         ("docs/method.md", PROTECTION_START, PROTECTION_END, protection_block()),
     ):
-        pattern = re.compile(re.escape(start) + ".*?" + re.escape(end), re.DOTALL)
         text = (ROOT / page).read_text()
-        (ROOT / page).write_text(pattern.sub(lambda match, block=block: block, text))
+        (ROOT / page).write_text(replaced(text, start, end, block))
 
 
 if __name__ == "__main__":

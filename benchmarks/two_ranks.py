@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 import unweave
 from benchmarks.provenance import provenance
@@ -97,7 +97,7 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(rank_main, (options, str(Path(folder) / "meeting")), nprocs=options.ranks)
+        spawn(rank_main, (options, str(Path(folder) / "meeting")), nprocs=options.ranks)
 
 
 if __name__ == "__main__":

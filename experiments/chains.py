@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,7 +47,7 @@ def chain(work: Work, setting: Setting, per_class: int, steps: int, method: str,
         request = step_alone(setting, per_class, number)
         forget = data.train.where(request.chosen(data.train.y))
         loaders = forget.batches(), data.val.batches()
-        result, seconds = work.timed(lambda n=net, g=grams, f=loaders: unweave.forget(n, f[0], g, f[1], config))
+        result, seconds = work.timed(partial(unweave.forget, net, loaders[0], grams, loaders[1], config))
         net, grams = result.model, result.grams
         yield Step(number, request, net, seconds, pgu_story(result))
         if work.device.type == "cuda":

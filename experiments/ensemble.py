@@ -50,7 +50,7 @@ class Ensemble:
         """An original, the network retrained with the same seed, and the original made to forget in each way."""
         if (self.out / f"model-{seed}.npz").exists():
             return
-        made: dict[str, np.ndarray] = {}
+        made: dict[str, Any] = {}  # arrays
         rows: dict[str, Any] = {}
         original, seconds = self._timed(lambda: train_fast(allcnn, self.data.train, seed=seed, epochs=self.epochs))
         self._note(made, rows, "original", original, seconds)

@@ -110,7 +110,9 @@ def _build(recipe: Recipe, seed: int, device: torch.device) -> nn.Module:
     """The first weights depend on the seed alone, and the generators of the process stay as they were."""
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        return recipe.build().to(device, memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+        net = recipe.build()
+    net.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return net.train()
 
 
 @dataclass(frozen=True)

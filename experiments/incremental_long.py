@@ -15,10 +15,11 @@ from typing import Any
 
 from experiments.chains import chain, in_all
 from experiments.jobs import Job
+from experiments.many import rounded
 from experiments.readout import logits_of, percent_wrong
 from experiments.settings import Case, Setting, step_alone
 from experiments.sources import recipe_of
-from experiments.summary import head, rounded, timing
+from experiments.summary import head, timing
 from experiments.training_sets import FULL
 from experiments.work import Work
 

@@ -167,7 +167,8 @@ def described(found: Separation, rests_on: dict[str, int]) -> dict[str, Any]:
     document = found.document()
     kept = ("auc", "tpr_at_1_percent", "balanced_accuracy", "models")
     roc = {axis: thinned(values) for axis, values in document["roc"].items()}
-    return rounded({**{key: document[key] for key in kept}, "rests on": rests_on, "roc": roc})
+    shown: dict[str, Any] = rounded({**{key: document[key] for key in kept}, "rests on": rests_on, "roc": roc})
+    return shown
 
 
 def thinned(values: list[float]) -> list[float]:

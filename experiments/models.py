@@ -64,7 +64,8 @@ class BasicBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         y = self.relu(self.bn1(self.conv1(x)))
         shortcut = x if self.downsample is None else self.downsample(x)
-        return self.relu(self.bn2(self.conv2(y)) + shortcut)
+        out: Tensor = self.relu(self.bn2(self.conv2(y)) + shortcut)
+        return out
 
 
 class ResNet18(nn.Module):
@@ -89,4 +90,5 @@ class ResNet18(nn.Module):
         x = self.maxpool(self.relu(self.bn1(self.conv1(x))))
         for i in range(1, 5):
             x = self.get_submodule(f"layer{i}")(x)
-        return self.fc(torch.flatten(self.avgpool(x), 1))
+        logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
+        return logits

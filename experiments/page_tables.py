@@ -90,7 +90,7 @@ def _gap(rows: Mapping[str, Any], method: str, key: str) -> str:
 
 def table2(document: Document) -> str:
     """Each number of classes, then the attacks on the first."""
-    parts = []
+    parts = list[str]()
     for number, request in document["requests"].items():
         known = document["paper"]["rows"] if not parts else document["paper, 10 classes"]["rows"]
         rows = []
@@ -117,8 +117,8 @@ def table2(document: Document) -> str:
             "XGBoost attack",
         ]
         parts.append(f"**{number} classes**\n\n{table(columns, rows)}")
-    rows_of_first = next(iter(document["requests"].values()), {}).get("methods", {})
-    tuned = tuning(document.get("tuning", {}), rows_of_first)
+    first: Document = next(iter(document["requests"].values()), {})
+    tuned = tuning(document.get("tuning", {}), first.get("methods", {}))
     rows_of_all = [row for request in document["requests"].values() for row in request["methods"].values()]
     return "\n\n".join([*parts, basis(document, ("xgboost",), rows_of_all), tuned, origin(document)])
 
@@ -211,7 +211,7 @@ def _accuracies(budgets: Document, key: str) -> list[list[str]]:
 
 def _in_order(budgets: Document) -> list[str]:
     """Those with an outcome for any budget, in the order of the budget that has most of them."""
-    fullest = max(budgets.values(), key=len, default={})
+    fullest: Document = max(budgets.values(), key=len, default={})
     return list(dict.fromkeys([*fullest, *(method for found in budgets.values() for method in found)]))
 
 

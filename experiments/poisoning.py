@@ -177,7 +177,7 @@ def _rows(work: Work, setting: Setting, budget: int, method: str) -> list[dict[s
 
 def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     accuracy = {key: spread([row["accuracy"][key] for row in rows]) for key in rows[0]["accuracy"]}
-    found = {
+    found: dict[str, Any] = {
         "title": method if method in NETWORKS else title_of(method),
         "accuracy": accuracy,
         "seconds": timing([row["seconds"] for row in rows]),

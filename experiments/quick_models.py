@@ -50,4 +50,5 @@ class QuickResNet(nn.Module):
         x = self.relu(self.bn1(self.conv1(x)))
         for i in range(1, 5):
             x = self.get_submodule(f"layer{i}")(x)
-        return self.fc(torch.flatten(self.avgpool(x), 1))
+        logits: Tensor = self.fc(torch.flatten(self.avgpool(x), 1))
+        return logits

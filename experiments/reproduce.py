@@ -204,8 +204,8 @@ def _done(work: Work, jobs: Sequence[Job], say: Say, workers: Literal["here", "r
     leaves = [replace(job, name=job.name.rpartition("/")[2]) for job in jobs]
     resources = {"num_gpus": 1.0} if work.device.type == "cuda" else {}
     made = {**made_by(work.device), **({"crowded": True} if work.crowded else {})}
-    options = {"resources": resources, "made_by": made, "say": say}
-    return list(run_jobs(leaves, work.rows / folder, workers=workers, **options).values())
+    done = run_jobs(leaves, work.rows / folder, workers=workers, resources=resources, made_by=made, say=say)
+    return list(done.values())
 
 
 def _only_problems(say: Say) -> Say:

@@ -25,17 +25,18 @@ def load(setting: Setting, folder: Path | None, device: torch.device, download: 
     """
     if setting.data == "embedded":
         found = data_sets.load_embedded(device, setting.limit or 300)
-        return found if setting.limit is None else replace(found, **_some_of(found, setting.limit // 3))
+        if setting.limit is None:
+            return found
+        val, test = (_some_of(part, found.classes, setting.limit // 3) for part in (found.val, found.test))
+        return replace(found, val=val, test=test)
     if folder is not None and (folder / setting.data).exists():
         folder = folder / setting.data  # one folder for all data sets
     return data_sets.load(setting.data, folder, device, download=download)
 
 
-def _some_of(data: Cifar10, count: int) -> dict[str, Labelled]:
-    """The held-out sets with so many images a class."""
-    sets, classes = {"val": data.val, "test": data.test}, range(data.classes)
-    chosen = {name: torch.cat([first_of_class(part.y, c, 0, count) for c in classes]) for name, part in sets.items()}
-    return {name: part.where(chosen[name]) for name, part in sets.items()}
+def _some_of(part: Labelled, classes: int, count: int) -> Labelled:
+    """So many images a class."""
+    return part.where(torch.cat([first_of_class(part.y, c, 0, count) for c in range(classes)]))
 
 
 def recipe_of(setting: Setting) -> Recipe:

@@ -26,7 +26,8 @@ STORY = ("ok", "stopped", "epochs", "target", "config", "needs", "trials")
 def spread(values: Sequence[float]) -> dict[str, Any]:
     """Mean and standard deviation (of a sample; 0 for one value) with the values themselves."""
     deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-    return rounded({"mean": statistics.fmean(values), "std": deviation, "values": list(values)})
+    shown: dict[str, Any] = rounded({"mean": statistics.fmean(values), "std": deviation, "values": list(values)})
+    return shown
 
 
 def timing(seconds: Sequence[float | None]) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from experiments.data import Cifar10, Labelled, poisoned, without
 from experiments.settings import Case
+from experiments.splits import Poisoned
 
 RETRAINED_SEEDS = 1000
 """Added to the seed of a retrained network: it has other first weights than the original, as a stranger's would."""
@@ -42,6 +43,6 @@ def clean_part(budget: int) -> Training:
     return Training(f"clean-{budget}", lambda data: poisoned_by(data, budget).clean)
 
 
-def poisoned_by(data: Cifar10, budget: int):
+def poisoned_by(data: Cifar10, budget: int) -> Poisoned:
     """The sections of the data set with ``budget`` wrong labels, equally many of each class."""
     return poisoned(data.train, budget // data.classes, classes=data.classes)

@@ -193,7 +193,8 @@ class Work:
             )
         net = setting.build(setting.classes)
         net.load_state_dict(load_file(path))
-        return net.to(self.device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload,no-any-return]
+        net.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return net.eval()
 
     def _trained(self, setting: Setting, training: Training, seed: int) -> nn.Module:
         """Train this one, and with it some others that were announced and are not there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from scipy.special import logsumexp
 
@@ -32,28 +34,29 @@ class World:
     def answers(self, *, memory: float, models: int = 1, kept: float = 3.0, skill: float = 0.0) -> Answers:
         """What models say that gained ``memory`` on the forget set and ``kept`` on the retained one."""
         gains = {"forget": memory, "held_out": 0.0, "retained": kept}
-        made = {}
-        for part, labels in self.labels.items():
+
+        def logits(part: str, labels: Ints) -> Floats:
             margins = self.ease[part] + gains[part] + skill + self.rng.normal(0, 0.5, (models, len(labels)))
-            made[part] = Ensemble.of(with_margins(margins, labels, self.rng), labels)
-        return Answers(**made)
+            return with_margins(margins, labels, self.rng)
+
+        return self._answers(logits)
 
     def random(self) -> Answers:
         """A model that has lost its mind."""
-        made = {
-            part: Ensemble.of(self.rng.normal(size=(1, len(labels), CLASSES)), labels)
-            for part, labels in self.labels.items()
-        }
-        return Answers(**made)
+        return self._answers(lambda part, labels: self.rng.normal(size=(1, len(labels), CLASSES)))
 
     def constant(self) -> Answers:
         """A model that says the same whatever it sees."""
         logits = np.linspace(0, 3, CLASSES)
-        made = {
-            part: Ensemble.of(np.broadcast_to(logits, (1, len(labels), CLASSES)).copy(), labels)
-            for part, labels in self.labels.items()
-        }
-        return Answers(**made)
+        return self._answers(lambda part, labels: np.broadcast_to(logits, (1, len(labels), CLASSES)).copy())
+
+    def _answers(self, logits: Callable[[str, Ints], Floats]) -> Answers:
+        """``logits`` [models, n, C] of a part, by its name and its labels [n]."""
+        forget, held_out, retained = (
+            Ensemble.of(logits(part, self.labels[part]), self.labels[part])
+            for part in ("forget", "held_out", "retained")
+        )
+        return Answers(forget, held_out, retained)
 
 
 def fair(world: World) -> Evidence:
