@@ -637,6 +637,19 @@ def test_wrong_labels_do_not_bring_a_class_back_that_is_gone(poisoned: tuple[Pro
     assert int((after == 2).sum()) <= int((before == 2).sum())
 
 
+def test_ranks_go_by_the_choices_of_the_first(
+    poisoned: tuple[Problem, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where two choices are as good, ranks may disagree: here the first says class 3 of all."""
+    problem, _ = poisoned
+    monkeypatch.setattr("unweave.walk.broadcast", lambda choices, source: torch.full_like(choices, 3 - source))
+    others = problem.forget[problem.y[problem.forget] != 3]
+    result = replace(problem, forget=others).run(task="poison", max_damage=None, val=None)
+    with torch.no_grad():
+        said = result.model(problem.x[others]).argmax(1)
+    assert (said == 3).double().mean() > 0.7
+
+
 def test_wrong_labels_of_the_only_class_there_is_are_refused(points: Problem) -> None:
     only = replace(points, y=torch.zeros_like(points.y))
     with pytest.raises(DataError, match="one class only"):

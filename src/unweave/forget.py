@@ -28,7 +28,9 @@ from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear
 
 LARGE_SHIFT = 0.2
-"""A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration's: 0.02)."""
+"""A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration: 0.02, 0.04).
+
+Where labels are wrong the last layer is rescaled, and it is mostly more (there: 0.40)."""
 LARGE_CLASS_RISE = 10.0
 """A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 

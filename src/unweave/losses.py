@@ -15,8 +15,8 @@ is what it says where the class is no choice (the target of DELETE, Zhou et al.,
 these outputs instead (λ > 0), which retained samples that resemble them feel. −Σ q log p hardly minds the many classes
 that q gives next to nothing; with κ > 0 the odds among all that stay are held where they were.
 
-A wrong label that is known by heart hides what a sample looks like: the second choice. The paper's loss lets the model
-decide for any other label on the way (λ < 0), whose weights change with every step; z is decided beforehand.
+A wrong label that is known by heart hides what a sample looks like: the second choice. By the paper's loss the changing
+model decides on the way for which other label (λ < 0); z is decided before the first step.
 
 The paper's text and code maximise the entropy for λ > 0, as here; its printed equation has the other sign, which is
 ``lam < 0`` here.

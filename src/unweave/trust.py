@@ -24,7 +24,7 @@ RESCALING = 0.1
 
 
 class TrustRegion:
-    """The scaling of one layer's weight [out, d] inside its core space."""
+    """The scaling of one layer's weight [out, d] along the ``width`` weakest directions of its core, at most all."""
 
     def __init__(self, name: str, weight: nn.Parameter, space: LayerSpace, width: int) -> None:
         self.name = name
