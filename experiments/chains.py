@@ -6,7 +6,7 @@ Grams are too large to keep between jobs, and its steps take seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -52,9 +52,3 @@ def chain(work: Work, setting: Setting, per_class: int, steps: int, method: str,
         yield Step(number, request, net, seconds, pgu_story(result))
         if work.device.type == "cuda":
             torch.cuda.empty_cache()
-
-
-def in_all(seconds: Sequence[float | None]) -> float | None:
-    """Of all steps; None where one of them was not timed."""
-    timed = [one for one in seconds if one is not None]
-    return sum(timed) if len(timed) == len(seconds) else None

@@ -5,11 +5,13 @@ learning rate and batches of 512. Data and augmentation are the same; the images
 left out, 80 of 50,000 with the authors' batches. What is random is drawn before the first step: which images are in
 which batch, and how each is cropped and mirrored. On a GPU the whole step (gathering the batch, bfloat16 forward,
 backward, update, next learning rate) is captured once as a CUDA graph and replayed, so that the host has nothing else
-to do, and several networks share the GPU, each on a stream of its own.
+to do, and several networks share the GPU, each on a stream of its own. Forward and backward are compiled where Triton
+is there: batch norm, ReLU and their gradients are limited by memory, and fused they go through it less often.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -24,8 +26,12 @@ from experiments.recipes import RECIPES, Recipe, recipe_of
 from experiments.training import draw_crops, train_adam
 from unweave.descent import only_moving
 from unweave.errors import ConfigError, DataError
+from unweave.fused import has_triton
 
 __all__ = ["RECIPES", "Learning", "Recipe", "one_cycle", "train_end", "train_fast", "train_many", "train_recipe"]
+
+Loss = Callable[[nn.Module, Tensor, Tensor], Tensor]
+"""From a network, a batch's images and its labels to a number."""
 
 WARM_UP = 3
 """Steps before the capture, taken back: they choose every kernel and make every buffer."""
@@ -192,6 +198,7 @@ class _Run:
         self.data, self.cuda, self.device = data, device.type == "cuda", device
         self.seed, self.dropout = seed, torch.Generator(device).manual_seed(seed)
         self.net = learning.net
+        self.loss = _loss_for(learning, device)
         learning.in_train_mode()
         stack.enter_context(dropout_drawn_from(self.dropout, self.net))
         self.plan = _plan(recipe, len(data.y), torch.Generator(device).manual_seed(seed))
@@ -234,9 +241,7 @@ class _Run:
 
     def _learn(self, x: Tensor, y: Tensor) -> None:
         self.optimiser.zero_grad(set_to_none=True)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda, cache_enabled=False):
-            loss = F.cross_entropy(self.net(x), y)
-        loss.backward()
+        self.loss(self.net, x, y).backward()
         self.optimiser.step()
 
     def _capture(self) -> torch.cuda.CUDAGraph:
@@ -264,6 +269,29 @@ class _Run:
         self.dropout.manual_seed(self.seed)
         self.stream.wait_stream(torch.cuda.current_stream(self.device))
         return graph
+
+
+def _loss(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Of a batch; on a GPU with products in bfloat16."""
+    with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda, cache_enabled=False):
+        return F.cross_entropy(net(x), y)
+
+
+@functools.cache
+def _compiled_loss() -> Loss:
+    """Compiled once for a kind of network and shape of batch; networks of the same kind share it."""
+    return torch.compile(_loss, dynamic=False)
+
+
+def _loss_for(learning: Learning, device: torch.device) -> Loss:
+    """Compiled where that is possible and pays.
+
+    Dropout that draws from a generator of its own cannot be compiled, and cuts the network into parts that gain
+    nothing. A part of a network (EU-k) is trained too seldom to make up for the seconds that compiling takes.
+    """
+    drops = any(isinstance(layer, nn.Dropout) for layer in learning.net.modules())
+    whole = len(learning.weights) == len(list(learning.net.parameters()))
+    return _compiled_loss() if whole and not drops and device.type == "cuda" and has_triton() else _loss
 
 
 def _plan(recipe: Recipe, n: int, order: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:

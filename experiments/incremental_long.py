@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from experiments.chains import chain, in_all
+from experiments.chains import chain
 from experiments.jobs import Job
 from experiments.many import rounded
 from experiments.readout import logits_of, percent_wrong
@@ -21,7 +21,7 @@ from experiments.settings import Case, Setting, step_alone
 from experiments.sources import recipe_of
 from experiments.summary import head, timing
 from experiments.training_sets import FULL
-from experiments.work import Work
+from experiments.work import Work, in_all
 
 NAME = "incremental-long"
 METHODS = ("pgu", "match")

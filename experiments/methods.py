@@ -27,9 +27,10 @@ from experiments.settings import Case
 from experiments.sharded import by_shards
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL
-from experiments.work import Work
+from experiments.work import Work, in_all
 from unweave.baselines import BASELINES
 from unweave.baselines.importances import importances
+from unweave.baselines.ntk import linearise
 
 TITLES = {
     "original": "original",
@@ -45,6 +46,8 @@ TITLES = {
 SAMPLES = ("pgu", "paper", "match")
 CLASSES = ("pgu", "paper", "ours", "soft", "odds", "both")
 FORGET_BATCH, RETAIN_BATCH = 128, 256
+SAMPLES_AT_ONCE = 256
+"""Of methods that ask for every sample's own gradient, on a GPU: with fewer it waits for the host."""
 
 
 def title_of(name: str) -> str:
@@ -117,10 +120,7 @@ def pgu_story(result: unweave.ForgetResult) -> dict[str, Any]:
 
 
 def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any]) -> Outcome:
-    """One of the other methods, with the data it asks for; those that train do it in bfloat16 on a GPU.
-
-    What a method keeps from training time is made before the clock starts, as this project's Grams are.
-    """
+    """One of the other methods, with the data it asks for; those that train do it in bfloat16 on a GPU."""
     method = BASELINES[name]
     config = fitted_to(work, method.config(**settings))
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
@@ -128,27 +128,35 @@ def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str
     padding = recipe_of(case.setting).padding if hasattr(config, "epochs") else None  # only training augments
     retain = Shuffled(parts.retain, RETAIN_BATCH, seed=seed, padding=padding)
     val = parts.val.batches() if "val" in method.needs or getattr(config, "rewind", False) else None
-    extras, kept = _extras(work, case, method.needs, seed), dict[str, Any]()
-    if "importances" in method.needs:
+    extras = dict[str, Any]()
+    before: float | None = 0.0
+    story: dict[str, Any] = {"config": settings, "needs": sorted(method.needs)}
+    if "first weights" in method.needs:
+        extras["first"] = first_weights(work, case, seed)
+    if "importances" in method.needs:  # kept from training time, as this project's Grams are: not part of the request
         mixed = Shuffled(work.data(case.setting).train, RETAIN_BATCH, seed=seed)  # a batch of one class weighs more
-        extras["importances"], kept["fit seconds"] = work.timed(
+        extras["importances"], story["fit seconds"] = work.timed(
             lambda: importances(net, mixed, batch_size=config.batch_size)
         )
+    if name == "ntk":  # part of the request, and the same for all trials of one network
+        key = case.setting.name, case.name, seed
+        extras["around"], before = work.linearised(key, lambda: linearise(net, forget, retain, config))
     result, seconds = work.timed(lambda: method.run(net, forget, retain, val=val, config=config, **extras))
-    story = {"ok": result.ok, "stopped": result.stopped, "config": settings, "needs": sorted(method.needs)}
-    return Outcome(result.model, seconds, {**story, **kept})
+    return Outcome(result.model, in_all([before, seconds]), {"ok": result.ok, "stopped": result.stopped, **story})
 
 
 def fitted_to(work: Work, config: Any) -> Any:
     """A baseline's settings on this device and scale: bfloat16 on a GPU, few epochs and samples if quick.
 
-    Blocks of a Jacobian may take half of what a GPU has free, if nobody else wants it: the more, the fewer passes.
+    Blocks of a Jacobian may take half of what a GPU has free, a fifth where others work: the more, the fewer passes.
     """
     changes, gpu = dict[str, Any](), work.device.type == "cuda"
     if hasattr(config, "bf16"):
         changes["bf16"] = gpu
-    if hasattr(config, "max_bytes") and gpu and not work.crowded:
-        changes["max_bytes"] = torch.cuda.mem_get_info(work.device)[0] // 2
+    if hasattr(config, "chunk") and gpu:
+        changes["chunk"] = SAMPLES_AT_ONCE
+    if hasattr(config, "max_bytes") and gpu:
+        changes["max_bytes"] = torch.cuda.mem_get_info(work.device)[0] // (5 if work.crowded else 2)
     most = work.scale.baseline_epochs
     if most is not None:
         changes |= {name: min(getattr(config, name), most) for name in ("epochs", "steps") if hasattr(config, name)}
@@ -157,14 +165,6 @@ def fitted_to(work: Work, config: Any) -> Any:
     if work.scale.baseline_samples is not None and hasattr(config, "iterations"):
         changes["iterations"] = work.scale.baseline_samples
     return replace(config, **changes)
-
-
-def _extras(work: Work, case: Case, needs: frozenset[str], seed: int) -> dict[str, Any]:
-    """What some methods need beside the forgotten and the retained data."""
-    found = dict[str, Any]()
-    if "first weights" in needs:
-        found["first"] = first_weights(work, case, seed)
-    return found
 
 
 def first_weights(work: Work, case: Case, seed: int) -> dict[str, torch.Tensor]:

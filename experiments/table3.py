@@ -22,14 +22,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.chains import chain, in_all
+from experiments.chains import chain
 from experiments.jobs import Job
 from experiments.methods import SAMPLES, title_of
 from experiments.readout import compact, logits_of, percent_wrong, read_out
 from experiments.requests import Result, both_kinds, job, original_job, retrained_job
 from experiments.settings import Case, steps_of
 from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, rests_on, spread, timing
-from experiments.work import Work
+from experiments.work import Work, in_all
 
 NAME = "table3"
 

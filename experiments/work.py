@@ -16,7 +16,7 @@ import json
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,7 @@ from experiments.settings import Case, Scale, Setting
 from experiments.sources import load, recipe_of, train
 from experiments.training_sets import FULL, Training
 from experiments.trials import KNOBS, SCHEME
+from unweave.baselines.ntk import Linearised
 from unweave.errors import MismatchError
 from unweave.files import write_atomically
 
@@ -65,6 +66,7 @@ class Work:
         self._data: dict[tuple[str, int | None], Cifar10] = {}
         self._networks: OrderedDict[tuple[str, str, int], nn.Module] = OrderedDict()
         self._grams: tuple[tuple[str, str, int, str], unweave.LayerGrams, float | None] | None = None
+        self._linearised: tuple[tuple[str, str, int], Linearised, float | None] | None = None
         self._parts: tuple[tuple[str, str], Parts] | None = None
         self._begun = set[str]()
 
@@ -239,6 +241,13 @@ class Work:
             self._grams = key, made, seconds
         return self._grams[1], self._grams[2]
 
+    def linearised(self, key: tuple[str, str, int], make: Callable[[], Linearised]) -> tuple[Linearised, float | None]:
+        """What NTK's trials of one request (setting, case, seed) share, and the seconds it took; the last is kept."""
+        if self._linearised is None or self._linearised[0] != key:
+            self._linearised = None  # the old one is large
+            self._linearised = key, *self.timed(make)
+        return self._linearised[1], self._linearised[2]
+
     def timed(self, work: Callable[[], T]) -> tuple[T, float | None]:
         """What some work gives, and the seconds it took by the wall clock; None where the device is crowded."""
         self._wait()
@@ -254,6 +263,7 @@ class Work:
             "_data": {},
             "_networks": OrderedDict(),
             "_grams": None,
+            "_linearised": None,
             "_parts": None,
             "_begun": set(),
         }
@@ -261,6 +271,12 @@ class Work:
     def _wait(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
+
+
+def in_all(seconds: Sequence[float | None]) -> float | None:
+    """Of all parts together; None where one of them was not timed."""
+    timed = [one for one in seconds if one is not None]
+    return sum(timed) if len(timed) == len(seconds) else None
 
 
 def _of_another_tuning(name: str, document: dict[str, Any]) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from unweave.baselines import kernel
 from unweave.baselines.fisher import FisherConfig, fisher
 from unweave.baselines.kernel import Plan, cut, jacobian_gram, solve
-from unweave.baselines.ntk import NtkConfig, ntk, pulled, trapezium
+from unweave.baselines.ntk import NtkConfig, linearise, ntk, pulled, trapezium
 from unweave.baselines.per_sample import drawn
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError
 from unweave.rest import at_rest
@@ -173,6 +173,21 @@ def test_dict_inputs_work_and_the_model_is_left_alone() -> None:
     assert not result.model.training
     assert state_of(net) == before
     assert len(result.history) == 2
+
+
+def test_a_linearised_model_serves_several_ridges_and_no_other_model_or_samples() -> None:
+    net = linear()
+    x, y = data(12)
+    given = loader(x[8:], y[8:]), loader(x[:8], y[:8])
+    around = linearise(net, *given, NtkConfig(mu=7.0))
+    for mu in (0.05, 2.0):
+        once, twice = (ntk(net, *given, config=NtkConfig(mu=mu), around=one) for one in (None, around))
+        assert torch.equal(flat(once.model.parameters()), flat(twice.model.parameters()))
+        assert once.history == twice.history
+    with pytest.raises(MismatchError, match="of model"):
+        ntk(linear(seed=1), *given, around=around)
+    with pytest.raises(MismatchError, match="same settings"):
+        ntk(net, *given, config=NtkConfig(samples=7), around=around)
 
 
 class Choosy(torch.nn.Module):

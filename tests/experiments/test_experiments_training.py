@@ -29,6 +29,10 @@ def small_net() -> nn.Module:
     )
 
 
+def without_dropout() -> nn.Module:
+    return nn.Sequential(*(layer for layer in small_net() if not isinstance(layer, nn.Dropout)))
+
+
 SMALL = Recipe("small", small_net, epochs=3, lr=0.1, batch_size=8, weight_decay=1e-3, padding=2)
 PUBLISHED = dataclasses.replace(SMALL, schedule="exponential", lr_end=0.01)
 
@@ -134,6 +138,37 @@ def test_a_batch_is_what_augment_makes_of_the_same_draws() -> None:
     assert torch.equal(x, augment(data.x[chosen], 2, draws.manual_seed(3)))
     assert x.is_contiguous(memory_format=torch.channels_last)
     assert torch.equal(y, data.y[chosen])
+
+
+def test_a_compiled_loss_takes_the_same_steps_and_serves_networks_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe, data = dataclasses.replace(SMALL, build=without_dropout), images(20)
+    plain = train_many(recipe, data, [0, 1])
+    graphs = list[object]()
+
+    def counting(graph: torch.fx.GraphModule, _: list[Tensor]) -> Callable[..., object]:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(fast_training._loss, dynamic=False, backend=counting)
+    monkeypatch.setattr(fast_training, "_loss_for", lambda *_: compiled)
+    for expected, found in zip(plain, train_many(recipe, data, [0, 1]), strict=True):
+        for a, b in zip(expected.state_dict().values(), found.state_dict().values(), strict=True):
+            torch.testing.assert_close(b, a)
+    assert len(graphs) == 1
+
+
+def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu, net = torch.device("cuda"), without_dropout()
+    monkeypatch.setattr(fast_training, "_compiled_loss", lambda: "compiled")
+    for there, device, learning, expected in (
+        (True, gpu, whole(net), "compiled"),
+        (False, gpu, whole(net), fast_training._loss),
+        (True, torch.device("cpu"), whole(net), fast_training._loss),
+        (True, gpu, whole(small_net()), fast_training._loss),  # its dropout draws from a generator
+        (True, gpu, Learning(net, list(net[4].parameters())), fast_training._loss),
+    ):
+        monkeypatch.setattr(fast_training, "has_triton", lambda there=there: there)
+        assert fast_training._loss_for(learning, device) == expected
 
 
 @pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)

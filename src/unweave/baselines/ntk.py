@@ -32,7 +32,7 @@ from unweave.baselines.preparation import again, needed, own_randomness, setting
 from unweave.batches import Loader, device_of, logits_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
-from unweave.rest import at_rest, duplicate
+from unweave.rest import at_rest, duplicate, fingerprint
 from unweave.samples import Samples
 
 Change = dict[str, Tensor]
@@ -64,6 +64,55 @@ class NtkConfig:
             one_of(self, name, (False, True))
 
 
+@dataclass(frozen=True)
+class Linearised:
+    """A model linearised around its weights for the samples of a request: nearly all of NTK's time, and nothing of μ.
+
+    Made once by :func:`linearise`, it serves any number of calls that differ in ``mu`` and ``scale``.
+    """
+
+    samples: Samples
+    """The retained ones that were drawn, then those to forget."""
+    retained: int
+    forget: Samples
+    residual: Tensor
+    """softmax(f) − onehot(y), float64 [n, C]."""
+    gram: Tensor
+    """Θ without its ridge, float64 [n C, n C]."""
+    model: str
+    """The fingerprint of the model."""
+    drawn: tuple[int, int]
+    """``samples`` and ``seed`` of the settings it was made with."""
+
+
+def linearise(
+    model: nn.Module,
+    forget_loader: Loader,
+    retain_loader: Loader,
+    config: NtkConfig | None = None,
+    *,
+    progress: Progress | None = None,
+) -> Linearised:
+    """The part of :func:`ntk` that does not depend on μ; arguments and errors as there."""
+    config = settings(config, NtkConfig)
+    original = untouched(model)
+    forget = Samples.load(needed(forget_loader, "forget", "ntk"), "forget", device_of(original))
+    retain = drawn(needed(retain_loader, "retain", "ntk"), "retain", config.samples, config.seed, device_of(original))
+    joined = Samples([*retain.pairs(LOOK), *forget.pairs(LOOK)])
+    net = duplicate(original)
+    residual = _residual(net, joined)
+
+    def note(done: int, of: int) -> None:
+        if progress is not None:
+            progress("ntk", done, of)
+
+    limits = config.max_bytes, config.chunk, note, config.batched
+    with at_rest(net):
+        gram = jacobian_gram(net, dict(trainable(net)), joined, residual.shape[1], *limits)
+    drawn_by = config.samples, config.seed
+    return Linearised(joined, len(retain), forget, residual, gram, fingerprint(original), drawn_by)
+
+
 @own_randomness
 def ntk(
     model: nn.Module,
@@ -73,6 +122,7 @@ def ntk(
     config: NtkConfig | None = None,
     *,
     first: Mapping[str, Tensor] | None = None,
+    around: Linearised | None = None,
     progress: Progress | None = None,
 ) -> BaselineResult:
     """Forget by the change of the linearised model's solution.
@@ -84,44 +134,48 @@ def ntk(
         val: only to report an error before and after.
         config: see :class:`NtkConfig`.
         first: ``state_dict()`` of the weights before training. Without it s = 1, and ``extras["scaled"]`` is False.
+        around: what :func:`linearise` made of the same model and loaders, to try several ``mu``; None: made now.
         progress: called as ``progress("ntk", slices_done, slices)``.
 
     Raises:
         DataError: no retained samples.
-        MismatchError: ``first`` is of another model.
+        MismatchError: ``first`` or ``around`` is of another model, or ``around`` of other samples.
         ConfigError: ``max_bytes`` is too small for this model.
     """
     began = time.perf_counter()
     config = settings(config, NtkConfig)
     original = untouched(model)
     _check_first(original, first)
-    forget = Samples.load(needed(forget_loader, "forget", "ntk"), "forget", device_of(original))
-    retain = drawn(needed(retain_loader, "retain", "ntk"), "retain", config.samples, config.seed, device_of(original))
-    joined = Samples([*retain.pairs(LOOK), *forget.pairs(LOOK)])
-
+    if around is None:
+        retain = needed(retain_loader, "retain", "ntk")
+        around = linearise(original, forget_loader, retain, config, progress=progress)
+    _check_around(original, config, around)
     net = duplicate(original)
-    weights = dict(trainable(net))
-    residual = _residual(net, joined)
-    classes = residual.shape[1]
-
-    def note(done: int, of: int) -> None:
-        if progress is not None:
-            progress("ntk", done, of)
-
-    with at_rest(net):
-        gram = jacobian_gram(net, weights, joined, classes, config.max_bytes, config.chunk, note, config.batched)
-    (for_retain, for_all), extras = _solutions(gram, residual, len(retain), config.mu)
+    (for_retain, for_all), extras = _solutions(around.gram, around.residual, around.retained, config.mu)
     change: Change = {}
     failed = None
     if for_retain is None or for_all is None:
         failed = f"Θ is not positive definite even with a jitter of {extras['jitter']:.1e}; raise mu"
     else:
-        change = _change(net, weights, joined, (for_retain, for_all), first if config.scale else None, extras)
+        solutions = for_retain, for_all
+        change = _change(net, trainable(net), around.samples, solutions, first if config.scale else None, extras)
     done = "one step in closed form" + (
         "" if extras["scaled"] else ", not scaled" + (": no first= weights" if config.scale and first is None else "")
     )
-    closing = Closing(config, began, done, extras, list(forget.pairs(LOOK)), again(val), failed)
+    forget = list(around.forget.pairs(LOOK))
+    closing = Closing(config, began, done, extras, forget, again(val), failed)
     return with_change(original, change, closing)
+
+
+def _check_around(original: nn.Module, config: NtkConfig, around: Linearised) -> None:
+    found = fingerprint(original)
+    if around.model != found:
+        raise MismatchError(f"around= is of model {around.model[:12]}, the model passed is {found[:12]}. Linearise it.")
+    if around.drawn != (config.samples, config.seed):
+        raise MismatchError(
+            f"around= was made with samples, seed = {around.drawn}, the settings say {config.samples, config.seed}. "
+            "Pass the same settings to linearise() and ntk()."
+        )
 
 
 def _check_first(original: nn.Module, first: Mapping[str, Tensor] | None) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from unweave.baselines.conv_products import convolutions_as_products
 from unweave.batches import Inputs, Loader, checked, map_tensors
 from unweave.errors import ModelError
 from unweave.samples import Samples
@@ -60,7 +62,7 @@ def sample_gradients(
         return {name: torch.stack([single[name] for single in singles]) for name in fixed}
     try:
         # The fused kernels of attention have no rule for vmap, the plain one has.
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), _fit_for_vmap(net, cotangents.device):
             rows: dict[str, Tensor] = vmap(grad(pulled), in_dims=(None, 0, 0))(fixed, inputs, cotangents)
     except torch.OutOfMemoryError:
         raise
@@ -70,6 +72,11 @@ def sample_gradients(
             f"({str(error)[:150]} …). Set batched=False in the settings: one sample at a time, slower."
         ) from error
     return rows
+
+
+def _fit_for_vmap(net: nn.Module, device: torch.device) -> AbstractContextManager[None]:
+    """On a GPU convolutions with a group for every sample are slow; on a CPU patches are, which are long to write."""
+    return convolutions_as_products(net) if device.type == "cuda" else nullcontext()
 
 
 def at_most(samples: Samples, size: int) -> Iterator[tuple[Inputs, Tensor, Tensor]]:
