@@ -95,7 +95,7 @@ def by_projection(work: Work, case: Case, seed: int, config: unweave.ForgetConfi
     grams, fitted = work.grams(case.setting, seed, stride=stride)
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
     loaders = parts.forget.batches(), parts.val.batches()
-    if work.first_time(case.setting):  # the first request of a process also loads kernels
+    if work.first_time(f"request of {case.setting.name}"):  # the first request of a process also loads kernels
         unweave.forget(net, loaders[0], grams, loaders[1], replace(config, epochs=2))
     result, seconds = work.timed(lambda: unweave.forget(net, loaders[0], grams, loaders[1], config))
     return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})

@@ -104,9 +104,9 @@ def every_nth(values: Tensor, most: int) -> Tensor:
 
 
 def compact(logits: Tensor) -> np.ndarray:
-    """float32, or float16 where there are hundreds of classes."""
-    kind = np.float32 if logits.shape[1] <= MANY_CLASSES else np.float16
-    return logits.cpu().numpy().astype(kind)
+    """float16, in which the outputs of some hundred networks are a few megabytes; nothing that is left is infinite."""
+    most = float(np.finfo(np.float16).max)
+    return logits.clamp(-most, most).cpu().numpy().astype(np.float16)
 
 
 def small_labels(labels: Tensor | Sequence[int]) -> np.ndarray:

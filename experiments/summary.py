@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,6 +21,7 @@ from experiments.work import Work
 from unweave.audit import Ensemble
 from unweave.audit.readouts import entropy_histograms, log_entropy
 
+TRAINED = ("original", "retrained")
 STORY = ("ok", "stopped", "epochs", "target", "config", "needs", "trials")
 
 
@@ -69,11 +71,16 @@ def _seconds(work: Work, prefixes: Sequence[str]) -> list[float]:
 
 
 def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | None = None) -> dict[str, Any]:
-    """For each method with an outcome: errors and seconds over the table's seeds, and its story with the first seed."""
+    """For each method with an outcome: errors and seconds over the table's seeds, and its story with the first seed.
+
+    Of networks that were only trained, all there are count, those of the attacks too: every method is measured by its
+    distance to retraining, which should not rest on a few of them.
+    """
     table = dict[str, Any]()
     for method in methods:
         prefix = f"{case.setting.name}/{case.name}/{method}"
-        seeds = [seed for seed in work.seeds_of(prefix) if seed < (work.scale.seeds if most is None else most)]
+        limit = math.inf if method in TRAINED else most or work.scale.seeds
+        seeds = [seed for seed in work.seeds_of(prefix) if seed < limit]
         rows = [work.row(f"{prefix}/{seed}") for seed in seeds]
         if not rows:
             continue

@@ -17,7 +17,8 @@ import os
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -70,10 +71,10 @@ class Work:
         self._parts: tuple[tuple[str, str], Parts] | None = None
         self._begun = set[str]()
 
-    def first_time(self, setting: Setting) -> bool:
+    def first_time(self, what: str) -> bool:
         """Whether this has not been asked in this process before."""
-        known = setting.name in self._begun
-        self._begun.add(setting.name)
+        known = what in self._begun
+        self._begun.add(what)
         return not known
 
     # ------------------------------------------------------------------------------------------------ outcomes
@@ -199,23 +200,37 @@ class Work:
         return net.eval()
 
     def _trained(self, setting: Setting, training: Training, seed: int) -> nn.Module:
-        """Train this one, and with it some others that were announced and are not there."""
-        data = training.select(self.data(setting))
+        """Train this one, and with it some others that were announced and are not there.
+
+        Another process that wants one of them waits until it is kept: to train it twice would take both twice as long.
+        """
         announced = self._expected.get((setting.name, training.name), [])
-        open_seeds = [s for s in announced if s != seed and not self._weights(setting, training, s).exists()]
-        seeds = [seed, *open_seeds[: self.together - 1]] if seed in announced else [seed]
-        nets, seconds = self.timed(lambda: train(setting, data, seeds))
-        share = "" if seconds is None else str(seconds / len(seeds))
-        about = {"seconds": share, "together": str(len(seeds)), "recipe": _recipe(setting)}
-        for one, net in zip(seeds, nets, strict=True):
-            path = self._weights(setting, training, one)
-            weights = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
-            with one_at_a_time(path.parent / ".lock"):
-                if not path.exists():  # another process may have been quicker, and have used its own already
-                    write_atomically(path, save(weights, about))
+        others = [s for s in announced if s != seed and not self._weights(setting, training, s).exists()]
+        seeds = [seed, *others[: self.together - 1]] if seed in announced else [seed]
+        paths = {one: self._weights(setting, training, one) for one in seeds}
+        with ExitStack() as stack:
+            for one in sorted(seeds):  # in one order for everybody, or two might wait for each other
+                stack.enter_context(one_at_a_time(paths[one].with_name(f".{one}.lock")))
+            missing = [one for one in seeds if not paths[one].exists()]
+            if missing:
+                nets, seconds = self._timed_training(setting, training, missing)
+                share = "" if seconds is None else str(seconds / len(missing))
+                about = {"seconds": share, "together": str(len(missing)), "recipe": _recipe(setting)}
+                for one, net in zip(missing, nets, strict=True):
+                    weights = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
+                    write_atomically(paths[one], save(weights, about))
         kept = self._stored(setting, training, seed)
         assert kept is not None
         return kept
+
+    def _timed_training(
+        self, setting: Setting, training: Training, seeds: Sequence[int]
+    ) -> tuple[list[nn.Module], float | None]:
+        """Networks and the seconds they took; on a GPU, a first epoch loads and compiles kernels before the clock."""
+        data = training.select(self.data(setting))
+        if self.device.type == "cuda" and not self.crowded and self.first_time(f"training of {setting.name}"):
+            train(replace(setting, epochs=1), data, seeds[:1])
+        return self.timed(lambda: train(setting, data, seeds))
 
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
         """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""

@@ -20,14 +20,13 @@ from torch import nn
 
 from experiments import work as works
 from experiments.alone import one_at_a_time
-from experiments.chains import in_all
 from experiments.jobs import Job
 from experiments.reproduce import Options, options_of
 from experiments.reproduce import _run as run_all
 from experiments.settings import SMOKE, Setting, samples_of_class_0
 from experiments.summary import method_rows, timing
 from experiments.training_sets import FULL
-from experiments.work import Work
+from experiments.work import Work, in_all
 from unweave.cli.reproduce import add_options
 from unweave.files import write_atomically
 from unweave.rest import fingerprint
@@ -177,47 +176,38 @@ def test_an_outcome_that_goes_while_it_is_looked_at_is_not_there(
     assert not work.set_aside("net/case/scrub/0")
 
 
-def test_who_is_slower_to_train_a_network_goes_on_with_the_one_that_is_there(
+def test_who_wants_a_network_that_is_being_trained_waits_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others: list[str] = []
-
-    def train(setting: Setting, data: object, seeds: list[int]) -> list[nn.Module]:
-        if not others:  # while this one is at work, another process does the same and is done first
-            others.append("at work")
-            others.append(fingerprint(crowded(tmp_path)._trained(SMOKE.allcnn, FULL, 0)))
-        return [setting.build(setting.classes) for _ in seeds]
-
-    monkeypatch.setattr(works, "train", train)
-    used = crowded(tmp_path)._trained(SMOKE.allcnn, FULL, 0)
-    kept = crowded(tmp_path)._stored(SMOKE.allcnn, FULL, 0)
-    assert kept is not None
-    assert others[1] == fingerprint(used) == fingerprint(kept)
-
-
-def test_all_who_train_a_network_at_once_go_on_with_the_same_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained, seeds = threading.Barrier(PEOPLE, timeout=10), range(10)
+    """Some train in groups that overlap, some alone: every network once, and nobody waits for ever."""
+    seeds, lock = range(10), threading.Lock()
     data = Work(tmp_path, SMOKE, CPU).data(SMOKE.allcnn)
     used: dict[int, list[str]] = {seed: [] for seed in seeds}
+    trained = list[int]()
 
     def train(setting: Setting, data: object, seeds: list[int]) -> list[nn.Module]:
-        nets = [setting.build(setting.classes) for _ in seeds]
-        trained.wait()  # so that all write at the same time
-        return nets
+        with lock:
+            trained.extend(seeds)
+        time.sleep(0.01)
+        return [setting.build(setting.classes) for _ in seeds]
 
     def work(number: int) -> None:
-        for seed in seeds:
-            used[seed].append(fingerprint(crowded(tmp_path)._trained(SMOKE.allcnn, FULL, seed)))
+        own = crowded(tmp_path)
+        own.together = 1 + number % 3
+        order = seeds if number % 2 else reversed(seeds)
+        own.expect(SMOKE.allcnn, FULL, list(seeds))
+        for seed in order:
+            used[seed].append(fingerprint(own.network(SMOKE.allcnn, FULL, seed)))
 
     monkeypatch.setattr(works, "train", train)
     monkeypatch.setattr(Work, "data", lambda self, setting: data)
     at_once(work)
     folder = tmp_path / "weights" / SMOKE.allcnn.name / FULL.name
     assert {path.name for path in folder.glob("*.safetensors")} == {f"{seed}.safetensors" for seed in seeds}
-    for seed, prints in used.items():
+    for prints in used.values():
         assert len(prints) == PEOPLE
         assert len(set(prints)) == 1
+    assert sorted(trained) == list(seeds)
+    for seed in seeds:
         with safe_open(folder / f"{seed}.safetensors", "pt") as stored:
             assert stored.metadata()["seconds"] == ""
