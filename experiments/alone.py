@@ -25,3 +25,24 @@ def one_at_a_time(lock: Path) -> Iterator[None]:
     with open(lock, "ab") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+@contextlib.contextmanager
+def claimed(lock: Path) -> Iterator[bool]:
+    """Whether nobody else is inside with the same file; who is not the first does not wait. As :func:`one_at_a_time`.
+
+    Without such locks everybody is the first.
+    """
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:
+        yield True
+        return
+    with open(lock, "ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True

@@ -46,6 +46,16 @@ def seconds(found: Mapping[str, Any] | None) -> str:
     return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
 
 
+def with_seconds(methods: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows that :func:`request_seconds` shows seconds of."""
+    return [row for method, row in methods.items() if method != "original"]
+
+
+def request_seconds(method: str, row: Mapping[str, Any]) -> str:
+    """How long forgetting took, or retraining in its place; the original did not have to be made for it."""
+    return MISSING if method == "original" else seconds(row["seconds"])
+
+
 def auc(found: Mapping[str, Any] | None) -> str:
     """An AUC with its interval."""
     if found is None:

@@ -153,8 +153,8 @@ def rates_of(recipe: Recipe, steps: int) -> list[float]:
 def _with_adam(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
     device = data.x.device
     net = _build(recipe, seed, device)
-    with dropout_drawn_from(torch.Generator(device).manual_seed(seed), net):
-        return train_adam(net, data, recipe, seed)
+    with dropout_drawn_from(torch.Generator(device).manual_seed(seed), net, data.x[: recipe.batch_size]) as draw:
+        return train_adam(net, data, recipe, seed, draw)
 
 
 @dataclass(frozen=True)
@@ -200,8 +200,9 @@ class _Run:
         self.net = learning.net
         self.loss = _loss_for(learning, device)
         learning.in_train_mode()
-        stack.enter_context(dropout_drawn_from(self.dropout, self.net))
         self.plan = _plan(recipe, len(data.y), torch.Generator(device).manual_seed(seed))
+        first, _ = data.batch(*(part[0] for part in self.plan))
+        self.draw = stack.enter_context(dropout_drawn_from(self.dropout, self.net, first))
         self.steps = len(self.plan[0])
         self.rates = rates_of(recipe, self.steps)
         rate: float | Tensor = torch.tensor(recipe.lr, device=device) if self.cuda else recipe.lr
@@ -241,6 +242,7 @@ class _Run:
 
     def _learn(self, x: Tensor, y: Tensor) -> None:
         self.optimiser.zero_grad(set_to_none=True)
+        self.draw()
         self.loss(self.net, x, y).backward()
         self.optimiser.step()
 
@@ -284,14 +286,9 @@ def _compiled_loss() -> Loss:
 
 
 def _loss_for(learning: Learning, device: torch.device) -> Loss:
-    """Compiled where that is possible and pays.
-
-    Dropout that draws from a generator of its own cannot be compiled, and cuts the network into parts that gain
-    nothing. A part of a network (EU-k) is trained too seldom to make up for the seconds that compiling takes.
-    """
-    drops = any(isinstance(layer, nn.Dropout) for layer in learning.net.modules())
+    """Compiled where that is possible and pays: a part of a network (EU-k) is trained too seldom to make up for it."""
     whole = len(learning.weights) == len(list(learning.net.parameters()))
-    return _compiled_loss() if whole and not drops and device.type == "cuda" and has_triton() else _loss
+    return _compiled_loss() if whole and device.type == "cuda" and has_triton() else _loss
 
 
 def _plan(recipe: Recipe, n: int, order: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -37,6 +37,8 @@ class Job:
     name: str
     work: Callable[[], Outcome]
     settings: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    """Jobs whose results it reads: they are done before it."""
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ def count(row: Document) -> str:
 
 def timed_seeds(rows: Iterable[Document]) -> list[str]:
     """The sentence of :func:`timed_of`, for rows whose seconds a table shows."""
-    return timed_of([(_values(row["seconds"]), seeds_behind(row)) for row in rows], "seeds")
+    return timed_of([(_values(row["seconds"]), row.get("timed of", seeds_behind(row))) for row in rows], "seeds")
 
 
 def timed_steps(runs: Iterable[Document]) -> list[str]:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+from experiments.cells import (
+    MISSING,
+    attack_of,
+    auc,
+    beside,
+    mean,
+    origin,
+    papers,
+    request_seconds,
+    seconds,
+    table,
+    with_seconds,
+)
 from experiments.page_basis import basis, count, seeds_behind, span, tuning
 from experiments.page_studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers
 
@@ -17,7 +29,7 @@ def table1(document: Document) -> str:
     return "\n\n".join(
         [
             _methods(document, ("retained", "forgotten", "test", "own")),
-            basis(document, ("xgboost", "u-lira", "rmia"), document["methods"].values()),
+            basis(document, ("xgboost", "u-lira", "rmia"), with_seconds(document["methods"])),
             tuning(document.get("tuning", {}), document["methods"]),
             distances(document),
             origin(document),
@@ -42,7 +54,7 @@ def _methods(document: Document, sets: tuple[str, ...]) -> str:
     for method, row in document["methods"].items():
         known = paper["rows"].get(method, {})
         cells = [beside(mean(row["errors"].get(key)), papers(known.get(key))) for key in sets]
-        cells.append(beside(seconds(row["seconds"]), papers(known.get("seconds"), 0)))
+        cells.append(beside(request_seconds(method, row), papers(known.get("seconds"), 0)))
         cells.append(beside(auc(attack_of(document, method, "xgboost")), papers(paper.get("auc", {}).get(method), 3)))
         cells += [auc(attack_of(document, method, name)) for name in ("u-lira", "rmia")]
         distance = document["entropy"].get("distance to retrained", {}).get(method)
@@ -99,7 +111,7 @@ def table2(document: Document) -> str:
             cells = [beside(mean(row["errors"].get(k)), papers(paper.get(k))) for k in ("retained test", "retained")]
             cells += [
                 mean(row["errors"]["forgotten"]),
-                beside(seconds(row["seconds"]), papers(paper.get("seconds"), 0)),
+                beside(request_seconds(method, row), papers(paper.get("seconds"), 0)),
             ]
             distance = request["entropy"].get("distance to retrained", {}).get(method)
             cells.append(MISSING if distance is None else f"{distance:.2f}")
@@ -119,21 +131,21 @@ def table2(document: Document) -> str:
         parts.append(f"**{number} classes**\n\n{table(columns, rows)}")
     first: Document = next(iter(document["requests"].values()), {})
     tuned = tuning(document.get("tuning", {}), first.get("methods", {}))
-    rows_of_all = [row for request in document["requests"].values() for row in request["methods"].values()]
-    return "\n\n".join([*parts, basis(document, ("xgboost",), rows_of_all), tuned, origin(document)])
+    timed = [row for request in document["requests"].values() for row in with_seconds(request["methods"])]
+    return "\n\n".join([*parts, basis(document, ("xgboost",), timed), tuned, origin(document)])
 
 
 def table3(document: Document) -> str:
     """Step by step."""
     paper, rows = document["paper"], []
-    timed = [row for step in document["steps"] for row in step["methods"].values()]
+    timed = [row for step in document["steps"] for row in with_seconds(step["methods"])]
     for number, step in enumerate(document["steps"]):
         for method, row in step["methods"].items():
             known = paper["rows"].get(method, {})
             at = {key: values[number] for key, values in known.items() if number < len(values)}
             cells = [beside(mean(row["errors"][k]), papers(at.get(k))) for k in ("test", "retained", "forgotten")]
             cells.append(mean(row["errors"].get("step")))
-            cells.append(beside(seconds(row["seconds"]), papers(at.get("seconds"), 0)))
+            cells.append(beside(request_seconds(method, row), papers(at.get("seconds"), 0)))
             distance = step["entropy"].get("distance to retrained", {}).get(method)
             cells.append(MISSING if distance is None else f"{distance:.2f}")
             rows.append([f"{number + 1}: {row['title']}", count(row), *cells])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.cells import attack_of, auc, beside, mean, papers, seconds, table
+from experiments.cells import attack_of, auc, beside, mean, papers, request_seconds, table, with_seconds
 from experiments.page_basis import basis, count, span
 from experiments.page_figures import drawn_from, write_svg
 from experiments.page_tables import TABLES
@@ -49,6 +49,10 @@ def page(text: str, root: Path = ROOT) -> str:
     return BLOCK.sub(lambda match: block(match["name"], root) if match["name"] in TABLES else match[0], text)
 
 
+SHOWN = ("original", "retrained", "eu_k", "ntk", "scrub", "pgu", "paper", "match")
+"""The rows of table 1 in the README: the paper's, and ours."""
+
+
 def summary(root: Path = ROOT) -> str:
     """The README's table: table 1, the paper's methods and ours."""
     document = result("table1", root)
@@ -57,15 +61,15 @@ def summary(root: Path = ROOT) -> str:
 
 
 def _summary(document: Mapping[str, Any]) -> str:
-    rows, known, shown = [], document["paper"]["rows"], list[Mapping[str, Any]]()
-    for method in ("original", "retrained", "eu_k", "ntk", "scrub", "pgu", "paper", "match"):
+    rows, known, shown = [], document["paper"]["rows"], dict[str, Any]()
+    for method in SHOWN:
         row = document["methods"].get(method)
         if row is None:
             continue
-        shown.append(row)
+        shown[method] = row
         paper = known.get(method, {})
         errors = [beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("retained", "forgotten", "test")]
-        times = beside(seconds(row["seconds"]), papers(paper.get("seconds"), 0))
+        times = beside(request_seconds(method, row), papers(paper.get("seconds"), 0))
         found = papers(document["paper"]["auc"].get(method), 3)
         attacks = [
             beside(auc(attack_of(document, method, "xgboost")), found),
@@ -83,12 +87,13 @@ def _summary(document: Mapping[str, Any]) -> str:
         "XGBoost attack",
         "U-LiRA",
     ]
-    return f"{table(columns, rows)}\n\n{basis(document, ('xgboost', 'u-lira'), shown)}{_trials(document)}"
+    return f"{table(columns, rows)}\n\n{basis(document, ('xgboost', 'u-lira'), with_seconds(shown))}{_trials(document)}"
 
 
 def _trials(document: Mapping[str, Any]) -> str:
-    """How many trials are behind the settings of the baselines."""
-    made = [len(about["trials"]) for about in document.get("tuning", {}).get("methods", {}).values()]
+    """How many trials are behind the settings of the baselines that are shown."""
+    found = document.get("tuning", {}).get("methods", {})
+    made = [len(about["trials"]) for method, about in found.items() if method in SHOWN]
     return f" Baselines: the best of {span(made)} trials each." if made else " Baselines are not run yet."
 
 

@@ -65,7 +65,10 @@ def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Se
 def _job(work: Work, setting: Setting, budget: int, method: str, seed: int) -> Job:
     settings = {"recipe": recipe_of(setting).settings(), "budget": budget, "method": method, "seed": seed}
     settings |= {"tuning": SCHEME} if method in KNOBS else {}
-    return Job(name_of(setting, budget, method, seed), partial(_run, work, setting, budget, method, seed), settings)
+    trials = range(work.scale.trials) if method in KNOBS else ()
+    after = tuple(_trial_name(setting, f"{method}-{number}") for number in trials)
+    run = partial(_run, work, setting, budget, method, seed)
+    return Job(name_of(setting, budget, method, seed), run, settings, after)
 
 
 def _run(work: Work, setting: Setting, budget: int, method: str, seed: int) -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 An experiment is a module with a NAME, ``jobs(work)`` (small, in the order in which they are most useful when the run is
 cut short) and ``assemble(work)`` (a document from whatever outcomes are there). Experiments share outcomes and networks
-by name, so running several in one folder does nothing twice. Several processes may work in one folder at the same time,
-each on jobs of its own; where they share a GPU they are told so (``crowded``), and keep errors but no seconds.
+by name, so running several in one folder does nothing twice. Several processes may work in one folder at the same time;
+where they share a GPU they are told so (``crowded``): they divide the jobs among them, and keep errors but no seconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -27,6 +27,7 @@ from experiments.jobs import Done, Job, run_jobs
 from experiments.page_tables import TABLES
 from experiments.provenance import made_by
 from experiments.settings import PAPER, QUICK, Scale
+from experiments.shares import shared
 from experiments.trials import SCHEME
 from experiments.work import Work
 from unweave.cli.reproduce import STAGES, add_options
@@ -72,7 +73,7 @@ class Options:
     stage: str = "both"
     """Run the jobs, assemble the documents, or both."""
     crowded: bool = False
-    """Other work runs on the device at the same time, as another process on other jobs: no seconds are kept."""
+    """Other work runs on the device at the same time, as the same command in another process: no seconds are kept."""
 
 
 def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[str, dict[str, Any]]:
@@ -138,15 +139,28 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
             _done(work, [job], problems)  # refuses what was made with other settings, before anything is run
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
+    end = math.inf if options.minutes is None else began + 60 * options.minutes
     number = 0
-    for group in together(left) if options.workers == "ray" else [[job] for job in left]:
-        spent = time.monotonic() - began
-        if options.minutes is not None and spent > 60 * options.minutes:
-            say(f"{spent / 60:.1f} minutes are over: {len(left) - number} jobs left; the same command goes on")
-            return
+    for group in _in_turn(work, left, options, say, lambda: time.monotonic() > end):
+        if time.monotonic() > end:
+            break
         for job, done in zip(group, _done(work, group, problems, options.workers), strict=True):
             number += 1
             say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
+    if still := sum(not work.has(job.name) for job in left):
+        say(f"{(time.monotonic() - began) / 60:.1f} minutes are over: {still} jobs left; the same command goes on")
+
+
+def _in_turn(
+    work: Work, jobs: Sequence[Job], options: Options, say: Say, is_over: Callable[[], bool]
+) -> Iterator[list[Job]]:
+    """What is run next: one job, on Ray's workers several at once; beside other processes what nobody else is at."""
+    if options.workers == "ray":
+        yield from together(jobs)
+        return
+    claims = work.folder / "claims"
+    for job in shared(jobs, work.has, claims, say, is_over) if options.crowded else jobs:
+        yield [job]
 
 
 def _matching(jobs: Sequence[Job], patterns: str) -> list[Job]:

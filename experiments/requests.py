@@ -20,7 +20,7 @@ from experiments.settings import Case
 from experiments.sources import recipe_of
 from experiments.training_sets import FULL, RETRAINED_SEEDS, retained
 from experiments.trials import KNOBS, SCHEME
-from experiments.tuning import chosen_settings, trials_of
+from experiments.tuning import chosen_settings, trial_names, trials_of
 from experiments.work import Work
 
 Result = tuple[dict[str, Any], dict[str, np.ndarray]]
@@ -31,10 +31,10 @@ def row_name(case: Case, method: str, seed: int) -> str:
     return f"{case.setting.name}/{case.name}/{method}/{seed}"
 
 
-def job(case: Case, method: str, seed: int, run: Callable[[], Result], **more: Any) -> Job:
+def job(case: Case, method: str, seed: int, run: Callable[[], Result], after: tuple[str, ...] = (), **more: Any) -> Job:
     """A job with the settings that tell it from others of its name."""
     settings = {"recipe": recipe_of(case.setting).settings(), "case": case.name, "method": method, "seed": seed}
-    return Job(row_name(case, method, seed), run, {**settings, **more})
+    return Job(row_name(case, method, seed), run, {**settings, **more}, after)
 
 
 def original_job(work: Work, case: Case, seed: int) -> Job:
@@ -60,7 +60,8 @@ def retrained_job(work: Work, case: Case, seed: int) -> Job:
 def method_job(work: Work, case: Case, method: str, seed: int) -> Job:
     """The original network made to forget; a baseline takes the settings that tuning chose."""
     scheme = {"tuning": SCHEME} if method in KNOBS else {}
-    return job(case, method, seed, partial(_by_method, work, case, method, seed), **scheme)
+    trials = trial_names(work, case, method)
+    return job(case, method, seed, partial(_by_method, work, case, method, seed), trials, **scheme)
 
 
 def _by_method(work: Work, case: Case, method: str, seed: int) -> Result:

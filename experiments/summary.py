@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -74,24 +73,28 @@ def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | N
     """For each method with an outcome: errors and seconds over the table's seeds, and its story with the first seed.
 
     Of networks that were only trained, all there are count, those of the attacks too: every method is measured by its
-    distance to retraining, which should not rest on a few of them.
+    distance to retraining, which should not rest on a few of them. Their seconds are those of the table's seeds, which
+    were not trained several at once.
     """
+    own = work.scale.seeds if most is None else most
     table = dict[str, Any]()
     for method in methods:
         prefix = f"{case.setting.name}/{case.name}/{method}"
-        limit = math.inf if method in TRAINED else most or work.scale.seeds
-        seeds = [seed for seed in work.seeds_of(prefix) if seed < limit]
+        seeds = [seed for seed in work.seeds_of(prefix) if seed < own or method in TRAINED]
         rows = [work.row(f"{prefix}/{seed}") for seed in seeds]
         if not rows:
             continue
         errors = {key: spread([row["errors"][key] for row in rows]) for key in rows[0]["errors"]}
-        seconds = timing([row["seconds"] for row in rows])
+        its_own = [row for seed, row in zip(seeds, rows, strict=True) if seed < own]
+        seconds = timing([row["seconds"] for row in its_own])
         if seconds is not None:
             seconds["median"] = round(statistics.median(seconds["values"]), 4)
         first = {key: rows[0][key] for key in STORY if key in rows[0]}
         table[method] = {"title": _title(method), "seeds": seeds, "errors": errors, "seconds": seconds, **first}
         if any(row.get("config") != rows[0].get("config") for row in rows):
             table[method]["config by seed"] = [row.get("config") for row in rows]
+        if len(its_own) < len(rows):
+            table[method]["timed of"] = len(its_own)
         if "fit seconds" in rows[0]:
             table[method]["fit seconds"] = timing([row["fit seconds"] for row in rows])
         if "ok" in rows[0]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +12,9 @@ from experiments.images import Labelled
 from experiments.recipes import Recipe
 
 
-def train_adam(net: nn.Module, data: Labelled, recipe: Recipe, seed: int) -> nn.Module:
+def train_adam(
+    net: nn.Module, data: Labelled, recipe: Recipe, seed: int, before_a_step: Callable[[], None]
+) -> nn.Module:
     """The authors' recipe for ResNet-18: Adam, exponential decay an epoch, crop and mirror; a step at a time.
 
     Weight decay is coupled. Forward and backward run in bfloat16 on a GPU (the weights stay float32).
@@ -22,6 +26,7 @@ def train_adam(net: nn.Module, data: Labelled, recipe: Recipe, seed: int) -> nn.
     for _ in range(recipe.epochs):
         for chosen in torch.randperm(len(data), generator=order, device=device).split(recipe.batch_size):
             x = augment(data.x[chosen], recipe.padding, order)
+            before_a_step()
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
                 loss = F.cross_entropy(net(x.contiguous(memory_format=torch.channels_last)), data.y[chosen])
             steps.zero_grad()

@@ -41,6 +41,11 @@ def tuning_jobs(work: Work, case: Case, methods: list[str]) -> list[Job]:
     return [_reference(work, case), *trials]
 
 
+def trial_names(work: Work, case: Case, method: str) -> tuple[str, ...]:
+    """Of all trials that a baseline's settings are chosen by; none of a method without a knob."""
+    return tuple(_name(case, f"{method}-{number}") for number in range(work.scale.trials)) if method in KNOBS else ()
+
+
 def _reference(work: Work, case: Case) -> Job:
     return Job(_name(case, "original"), lambda: {"errors": _before(work, case)}, _settings(case))
 

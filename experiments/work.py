@@ -3,6 +3,7 @@
     FOLDER/weights/SETTING/TRAINING/SEED.safetensors     networks: large, can be trained again
     FOLDER/rows/SETTING/CASE/METHOD/SEED.json, .npz      outcomes: small, what must survive
     FOLDER/set-aside/…                                   outcomes of baselines that were tuned in another way
+    FOLDER/claims/…                                      empty files: what processes are at (``experiments.shares``)
 
 Outcomes are those of jobs (see ``experiments.jobs``): one network, one method, one seed. An interrupted run goes on
 where it was, also on another machine that has the rows alone: a network whose weights are not there is trained again
@@ -206,7 +207,7 @@ class Work:
         """
         announced = self._expected.get((setting.name, training.name), [])
         others = [s for s in announced if s != seed and not self._weights(setting, training, s).exists()]
-        seeds = [seed, *others[: self.together - 1]] if seed in announced else [seed]
+        seeds = [seed, *dict.fromkeys(others[: self.together - 1])] if seed in announced else [seed]
         paths = {one: self._weights(setting, training, one) for one in seeds}
         with ExitStack() as stack:
             for one in sorted(seeds):  # in one order for everybody, or two might wait for each other
@@ -218,7 +219,8 @@ class Work:
                 about = {"seconds": share, "together": str(len(missing)), "recipe": _recipe(setting)}
                 for one, net in zip(missing, nets, strict=True):
                     weights = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
-                    write_atomically(paths[one], save(weights, about))
+                    if not paths[one].exists():  # there may be no locks: then what is there may be in use
+                        write_atomically(paths[one], save(weights, about))
         kept = self._stored(setting, training, seed)
         assert kept is not None
         return kept
@@ -234,7 +236,8 @@ class Work:
 
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
         """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""
-        self._expected.setdefault((setting.name, training.name), []).extend(seeds)
+        known = self._expected.setdefault((setting.name, training.name), [])
+        known += [seed for seed in dict.fromkeys(seeds) if seed not in known]  # experiments share networks
 
     def _weights(self, setting: Setting, training: Training, seed: int) -> Path:
         return self.folder / "weights" / setting.name / training.name / f"{seed}.safetensors"

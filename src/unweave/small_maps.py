@@ -31,6 +31,11 @@ def multiply_small_maps(model: nn.Module) -> None:
             module._conv_forward = functools.partial(_convolve, module)  # type: ignore[method-assign]
 
 
+def runs_small_maps_as_products(module: nn.Module) -> bool:
+    """Whether this is what was changed in how a module convolves."""
+    return getattr(vars(module).get("_conv_forward"), "func", None) is _convolve
+
+
 def _convolve(module: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     # Not where gradients follow: patches overlap, and a GPU would add up theirs in any order.
     single = x.is_cuda and x.dtype == weight.dtype == torch.float32 and not torch.is_grad_enabled()

@@ -6,9 +6,10 @@ from helpers import gap, images, small_cnn
 from torch import Tensor, nn
 
 from unweave.baselines import per_sample
-from unweave.baselines.conv_products import as_product, convolutions_as_products
+from unweave.baselines.conv_products import convolutions_as_products, patches_times_weights
 from unweave.baselines.per_sample import sample_gradients
 from unweave.rest import at_rest
+from unweave.small_maps import multiply_small_maps
 
 
 @pytest.mark.parametrize(
@@ -25,7 +26,7 @@ from unweave.rest import at_rest
 )
 def test_a_product_is_what_the_convolution_is(layer: nn.Conv2d, shape: tuple[int, ...]) -> None:
     layer, x = layer.double(), torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    expected, found = layer(x), as_product(layer, x)
+    expected, found = layer(x), patches_times_weights(layer, x)
     assert found.shape == expected.shape
     assert gap(found, expected) < 1e-12
     weight = torch.randn_like(expected)
@@ -57,20 +58,38 @@ def test_gradients_of_samples_are_the_same_with_products(monkeypatch: pytest.Mon
         assert gap(products[name], expected) < 1e-12
 
 
+def test_products_are_for_gpus() -> None:
+    net = nn.Sequential(nn.Conv2d(2, 2, 3))
+    for device, changed in (("cuda", True), ("cpu", False)):
+        with per_sample._fit_for_vmap(net, torch.device(device)):
+            assert ("forward" in vars(net[0])) is changed
+
+
+def test_a_product_is_called_and_refuses_as_the_layer_does() -> None:
+    net, x = nn.Sequential(nn.Conv2d(2, 2, 3)), torch.randn(1, 2, 4, 4)
+    with convolutions_as_products(net):
+        assert net[0](input=x).shape == (1, 2, 2, 2)
+        with pytest.raises(RuntimeError, match="Kernel size can't be greater"):
+            net(torch.randn(1, 2, 2, 2))
+
+
 def test_only_plain_convolutions_change_and_all_are_given_back() -> None:
     class Own(nn.Conv2d):
         pass
 
-    net = nn.Sequential(nn.Conv2d(2, 2, 3), Own(2, 2, 3), nn.Conv2d(2, 2, 3, groups=2), nn.Conv2d(2, 2, 3))
+    net = nn.Sequential(nn.Conv2d(2, 2, 3), Own(2, 2, 3), nn.Conv2d(2, 2, 3, groups=2))
+    net.extend([nn.Conv2d(2, 2, 3), nn.Conv2d(2, 2, 3)])
+    multiply_small_maps(net)
     net[3].forward = lambda x: x  # somebody's own
+    net[4]._conv_forward = lambda x, weight, bias: x
     mine = net[3].forward
     with pytest.raises(KeyError):
         _entered(net, mine)
-    assert ["forward" in vars(layer) for layer in net] == [False, False, False, True]
+    assert ["forward" in vars(layer) for layer in net] == [False, False, False, True, False]
 
 
 def _entered(net: nn.Sequential, mine: object) -> None:
     with convolutions_as_products(net):
-        assert ["forward" in vars(layer) for layer in net] == [True, False, False, True]
+        assert ["forward" in vars(layer) for layer in net] == [True, False, False, True, False]
         assert net[3].forward is mine
         raise KeyError

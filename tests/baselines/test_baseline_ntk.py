@@ -8,6 +8,7 @@ import torch
 from helpers import gap, images, sentences, small_cnn, state_of, token_classifier
 from small import data, flat, jacobian, linear, loader
 from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
 
 from unweave.baselines import kernel
 from unweave.baselines.fisher import FisherConfig, fisher
@@ -175,19 +176,40 @@ def test_dict_inputs_work_and_the_model_is_left_alone() -> None:
     assert len(result.history) == 2
 
 
-def test_a_linearised_model_serves_several_ridges_and_no_other_model_or_samples() -> None:
+def test_a_linearised_model_serves_several_ridges() -> None:
+    net = linear()
+    x, y = data(40)
+    forget, retain = (
+        DataLoader(TensorDataset(*part), 4, shuffle=True) for part in ((x[30:], y[30:]), (x[:30], y[:30]))
+    )
+    before = torch.get_rng_state()
+    slices = list[tuple[str, int, int]]()
+    around = linearise(net, forget, retain, NtkConfig(samples=9, mu=7.0), progress=lambda *a: slices.append(a))
+    assert torch.equal(torch.get_rng_state(), before)
+    for mu in (0.05, 2.0):
+        config, told = NtkConfig(samples=9, mu=mu), list[tuple[str, int, int]]()
+        once = ntk(net, forget, retain, config=config, progress=lambda *a, told=told: told.append(a))
+        twice = ntk(net, forget, None, config=config, around=around)
+        assert torch.equal(flat(once.model.parameters()), flat(twice.model.parameters()))
+        assert once.history == twice.history
+        assert told == slices != []
+
+
+def test_a_linearised_model_is_of_one_model_its_samples_and_settings() -> None:
     net = linear()
     x, y = data(12)
     given = loader(x[8:], y[8:]), loader(x[:8], y[:8])
-    around = linearise(net, *given, NtkConfig(mu=7.0))
-    for mu in (0.05, 2.0):
-        once, twice = (ntk(net, *given, config=NtkConfig(mu=mu), around=one) for one in (None, around))
-        assert torch.equal(flat(once.model.parameters()), flat(twice.model.parameters()))
-        assert once.history == twice.history
+    around = linearise(net, *given)
+    assert ntk(net, loader(x[8:].flip(0), y[8:].flip(0), 1), around=around).ok, "in another order"
     with pytest.raises(MismatchError, match="of model"):
         ntk(linear(seed=1), *given, around=around)
     with pytest.raises(MismatchError, match="same settings"):
         ntk(net, *given, config=NtkConfig(samples=7), around=around)
+    with pytest.raises(MismatchError, match="other samples"):
+        ntk(net, loader(x[7:], y[7:]), around=around)
+    net.bias.requires_grad_(False)
+    with pytest.raises(MismatchError, match="other weights"):
+        ntk(net, *given, around=around)
 
 
 class Choosy(torch.nn.Module):

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from experiments.loaders import Shuffled
 from experiments.many import rounded, thinned
 from experiments.pages import ROOT, page, with_summary
 from experiments.paper_numbers import PAPER
-from experiments.readout import every_nth, glance, read_out
+from experiments.readout import compact, every_nth, glance, read_out
 from experiments.reproduce import together
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
@@ -37,9 +38,11 @@ from experiments.tuning import score
 from experiments.work import Parts, Work
 from unweave.baselines.importances import Importances, importances
 from unweave.baselines.last_layers import moving_modules
+from unweave.baselines.ntk import Linearised, linearise
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
 from unweave.errors import ConfigError, StoreError
+from unweave.rest import fingerprint
 
 
 class Echo(nn.Module):
@@ -127,6 +130,31 @@ def test_what_a_baseline_keeps_from_training_is_not_in_its_seconds(
     assert outcome.story["fit seconds"] > 0
     assert len(order) == len(work.data(case.setting).train)
     assert order != sorted(order)
+
+
+def test_trials_of_ntk_share_what_a_network_is_linearised_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One network at a time: another one is linearised anew, and the time it took is part of every outcome's."""
+    work, case = Work(tmp_path, SMOKE, torch.device("cpu")), samples_of_class_0(SMOKE)
+    made = list[Linearised]()
+
+    def noted(*given: Any) -> Linearised:
+        made.append(linearise(*given))
+        return made[-1]
+
+    monkeypatch.setattr(methods, "linearise", noted)
+    monkeypatch.setattr(Work, "timed", lambda self, do: (do(), 100.0))
+    trials = (0, 0.1), (0, 100.0), (1, 0.1)  # seed, mu
+    first, second, third = (methods.by_baseline(work, case, "ntk", seed, {"mu": mu}) for seed, mu in trials)
+    assert [one.seconds for one in (first, second, third)] == [200.0] * 3
+    assert len(made) == 2
+    assert made[0].model == fingerprint(work.network(case.setting, FULL, 0)) != made[1].model
+    assert fingerprint(first.net) != fingerprint(second.net), "another setting of the same network"
+
+
+def test_outputs_are_kept_in_few_bytes_and_none_becomes_infinite() -> None:
+    kept = compact(torch.tensor([[1e9, -1e9, 2.5]]))
+    assert kept.dtype == np.float16
+    assert kept.tolist() == [[65504, -65504, 2.5]]
 
 
 def test_steps_add_up_to_what_was_forgotten_so_far() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 
 import pytest
 import torch
@@ -27,10 +27,6 @@ def small_net() -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(3, 4, 3, 2, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.3), nn.Linear(64, 3)
     )
-
-
-def without_dropout() -> nn.Module:
-    return nn.Sequential(*(layer for layer in small_net() if not isinstance(layer, nn.Dropout)))
 
 
 SMALL = Recipe("small", small_net, epochs=3, lr=0.1, batch_size=8, weight_decay=1e-3, padding=2)
@@ -57,6 +53,21 @@ def linear_layer_of(net: nn.Module) -> Learning:
     return Learning(net, list(net[5].parameters()), [net[1]])
 
 
+@contextmanager
+def dropping_in_turn(generator: torch.Generator, net: nn.Module) -> Iterator[None]:
+    """Dropout told plainly: each layer draws when its turn comes."""
+
+    def dropped(layer: nn.Module, given: tuple[Tensor, ...], _: object) -> Tensor:
+        keep = 1 - layer.p
+        return given[0] * torch.empty_like(given[0]).bernoulli_(keep, generator=generator).div_(keep)
+
+    hooks = [layer.register_forward_hook(dropped) for layer in net.modules() if isinstance(layer, nn.Dropout)]
+    with torch.random.fork_rng():  # what the layers draw themselves is not used
+        yield
+    for hook in hooks:
+        hook.remove()
+
+
 def step_by_step(recipe: Recipe, data: Labelled, seed: int, learning: Learning | None = None) -> nn.Module:
     """The recipe told plainly: an epoch is shuffled and augmented at once, what fills no batch is dropped."""
     torch.manual_seed(seed)
@@ -69,7 +80,7 @@ def step_by_step(recipe: Recipe, data: Labelled, seed: int, learning: Learning |
     size = recipe.batch_size
     batches = len(data) // size
     done = 0
-    with dropout_drawn_from(masks, net):
+    with dropping_in_turn(masks, net):
         for epoch in range(recipe.epochs):
             chosen = torch.randperm(len(data), generator=order)[: batches * size]
             x = augment(data.x[chosen], recipe.padding, order).contiguous(memory_format=torch.channels_last)
@@ -141,7 +152,7 @@ def test_a_batch_is_what_augment_makes_of_the_same_draws() -> None:
 
 
 def test_a_compiled_loss_takes_the_same_steps_and_serves_networks_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe, data = dataclasses.replace(SMALL, build=without_dropout), images(20)
+    recipe, data = SMALL, images(20)  # with dropout
     plain = train_many(recipe, data, [0, 1])
     graphs = list[object]()
 
@@ -157,15 +168,19 @@ def test_a_compiled_loss_takes_the_same_steps_and_serves_networks_of_a_kind(monk
     assert len(graphs) == 1
 
 
+def test_the_loss_is_compiled_for_shapes_that_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda *given, **settings: (given, settings))
+    assert fast_training._compiled_loss.__wrapped__() == ((fast_training._loss,), {"dynamic": False})
+
+
 def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu, net = torch.device("cuda"), without_dropout()
+    gpu, net = torch.device("cuda"), small_net()
     monkeypatch.setattr(fast_training, "_compiled_loss", lambda: "compiled")
     for there, device, learning, expected in (
         (True, gpu, whole(net), "compiled"),
         (False, gpu, whole(net), fast_training._loss),
         (True, torch.device("cpu"), whole(net), fast_training._loss),
-        (True, gpu, whole(small_net()), fast_training._loss),  # its dropout draws from a generator
-        (True, gpu, Learning(net, list(net[4].parameters())), fast_training._loss),
+        (True, gpu, linear_layer_of(net), fast_training._loss),
     ):
         monkeypatch.setattr(fast_training, "has_triton", lambda there=there: there)
         assert fast_training._loss_for(learning, device) == expected
@@ -196,18 +211,31 @@ def test_training_leaves_the_generator_of_the_process_and_the_dropout_alone(reci
     before = torch.get_rng_state()
     net = train_recipe(recipe, images(30), 1)
     assert torch.equal(torch.get_rng_state(), before)
-    assert all("forward" not in vars(layer) for layer in net.modules())
+    assert [type(layer) for layer in net.modules()] == [type(layer) for layer in small_net().modules()]
+    assert not any(layer.training for layer in net.modules())
     torch.manual_seed(7)
     assert same(train_recipe(recipe, images(30), 1), net), "nor does it depend on it"
 
 
 def test_dropout_from_a_generator_drops_and_scales() -> None:
-    layer = nn.Dropout(0.25).train()
-    x = torch.ones(40_000, requires_grad=True)
-    with dropout_drawn_from(torch.Generator().manual_seed(0), nn.Sequential(layer)):
-        y = layer(x)
+    net = nn.Sequential(nn.Dropout(0.25), nn.BatchNorm1d(4), nn.Sequential(nn.Dropout(0.0), nn.Dropout(0.5)))
+    layers, before = list(net.modules()), {name: value.clone() for name, value in net.state_dict().items()}
+    x = torch.ones(10_000, 4, requires_grad=True)
+    with dropout_drawn_from(torch.Generator().manual_seed(0), net, x) as draw:
+        assert set(net.state_dict()) == set(before)
+        assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items()), "a look, no step"
+        assert net.training
+        draw()
+        y = net[0](x)
         (slope,) = torch.autograd.grad(y.sum(), x)
-        assert torch.equal(layer.eval()(x), x)
+        assert torch.equal(net[0](x), y), "until the next draw"
+        assert torch.equal(net[0](x[:7]), y[:7]), "the last batch of an epoch may be smaller"
+        assert set(net[2](x).unique().tolist()) == {0, 2}
+        draw()
+        assert not torch.equal(net[0](x), y)
+        assert torch.equal(net.eval()[0](x), x)
+    assert list(net.modules()) == layers
+    assert not any(layer.training for layer in layers)
     torch.testing.assert_close(y.unique(), torch.tensor([0, 4 / 3]))
     assert torch.equal(slope, y)
     assert abs(float((y == 0).double().mean()) - 0.25) < 0.01, "4.6 standard deviations"

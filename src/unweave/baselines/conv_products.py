@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from unweave.patches import Axis, Patches
+from unweave.small_maps import runs_small_maps_as_products
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
@@ -28,11 +29,12 @@ Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 def convolutions_as_products(net: nn.Module) -> Iterator[None]:
     """Inside, the plain convolutions of a network compute what they always do, as products.
 
-    Convolutions with groups, subclasses and layers whose ``forward`` somebody replaced stay as they are.
+    Convolutions with groups, subclasses and layers that have a way of their own stay as they are. For a backward pass
+    the patches are kept, which are taps / stride² times as large as the map.
     """
     layers = [layer for layer in net.modules() if isinstance(layer, Convolution) and _plain(layer)]
     for layer in layers:
-        layer.forward = partial(as_product, layer)  # type: ignore[method-assign]
+        layer.forward = partial(patches_times_weights, layer)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -41,18 +43,23 @@ def convolutions_as_products(net: nn.Module) -> Iterator[None]:
 
 
 def _plain(layer: Convolution) -> bool:
-    return type(layer).__module__ == nn.Conv2d.__module__ and layer.groups == 1 and "forward" not in vars(layer)
+    """Whether it is PyTorch's own, and nobody has changed what it does but for how it runs small maps."""
+    own = type(layer).__module__ != nn.Conv2d.__module__ or "forward" in vars(layer)
+    return not own and layer.groups == 1 and ("_conv_forward" not in vars(layer) or runs_small_maps_as_products(layer))
 
 
-def as_product(layer: Convolution, x: Tensor) -> Tensor:
-    """What the layer makes of x, [N, C, *sizes] or [C, *sizes]."""
-    seen = Patches.of(layer, x)
+def patches_times_weights(layer: Convolution, input: Tensor) -> Tensor:
+    """What the layer makes of an input [N, C, *sizes] or [C, *sizes]."""
+    seen = Patches.of(layer, input)
+    if min(seen.outputs) < 1:
+        refused: Tensor = layer._conv_forward(input, layer.weight, layer.bias)  # which says what is wrong
+        return refused
     maps = seen.maps.squeeze(1).movedim(1, -1)
     patches = torch.cat([_tap(maps, seen.axes, taps) for taps in product(*(range(a.kernel) for a in seen.axes))], -1)
     weight = layer.weight.movedim(1, -1).flatten(1)  # taps, then channels: as the patches have them
     out = (patches @ weight.mT).movedim(-1, 1)
     out = out if layer.bias is None else out + layer.bias.view(-1, *(1,) * len(seen.axes))
-    return out if x.dim() == len(seen.axes) + 2 else out.squeeze(0)
+    return out if input.dim() == len(seen.axes) + 2 else out.squeeze(0)
 
 
 def _tap(maps: Tensor, axes: tuple[Axis, ...], taps: tuple[int, ...]) -> Tensor:

@@ -53,7 +53,8 @@ class FisherConfig:
     samples: int | None = None
     """Use so many retained samples, drawn at random; None: all."""
     chunk: int = 32
-    """Samples whose gradients are computed in one call; memory for ``chunk`` copies of the weights."""
+    """Samples whose gradients are computed in one call; memory for ``chunk`` copies of the weights, and on a GPU for
+    the patches of their convolutions."""
     batched: bool = True
     """False: gradients one sample at a time, for models that ``torch.func.vmap`` does not allow."""
     seed: int = 0

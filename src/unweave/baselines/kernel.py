@@ -111,7 +111,8 @@ def jacobian_gram(
         weights: the parameters to differentiate by.
         samples: n of them.
         classes: C.
-        max_bytes: for blocks of the Jacobian; Θ and the activations come on top.
+        max_bytes: for blocks of the Jacobian; Θ and the activations (on a GPU the patches of convolutions) of ``chunk``
+            samples come on top.
         chunk: samples in one call of ``vmap``, at most.
         progress: called with the slices done and their number.
         batched: see :func:`sample_gradients`.

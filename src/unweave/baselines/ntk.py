@@ -83,8 +83,11 @@ class Linearised:
     """The fingerprint of the model."""
     drawn: tuple[int, int]
     """``samples`` and ``seed`` of the settings it was made with."""
+    weights: tuple[str, ...]
+    """What it was differentiated by."""
 
 
+@own_randomness
 def linearise(
     model: nn.Module,
     forget_loader: Loader,
@@ -100,6 +103,7 @@ def linearise(
     retain = drawn(needed(retain_loader, "retain", "ntk"), "retain", config.samples, config.seed, device_of(original))
     joined = Samples([*retain.pairs(LOOK), *forget.pairs(LOOK)])
     net = duplicate(original)
+    weights = trainable(net)
     residual = _residual(net, joined)
 
     def note(done: int, of: int) -> None:
@@ -108,9 +112,9 @@ def linearise(
 
     limits = config.max_bytes, config.chunk, note, config.batched
     with at_rest(net):
-        gram = jacobian_gram(net, dict(trainable(net)), joined, residual.shape[1], *limits)
-    drawn_by = config.samples, config.seed
-    return Linearised(joined, len(retain), forget, residual, gram, fingerprint(original), drawn_by)
+        gram = jacobian_gram(net, weights, joined, residual.shape[1], *limits)
+    by = fingerprint(original), (config.samples, config.seed), tuple(weights)
+    return Linearised(joined, len(retain), forget, residual, gram, *by)
 
 
 @own_randomness
@@ -134,12 +138,13 @@ def ntk(
         val: only to report an error before and after.
         config: see :class:`NtkConfig`.
         first: ``state_dict()`` of the weights before training. Without it s = 1, and ``extras["scaled"]`` is False.
-        around: what :func:`linearise` made of the same model and loaders, to try several ``mu``; None: made now.
+        around: what :func:`linearise` made of the same model, samples and settings, to try several ``mu``; None: made
+            now. The retained samples are those that it drew then, and ``retain_loader`` is not looked at.
         progress: called as ``progress("ntk", slices_done, slices)``.
 
     Raises:
         DataError: no retained samples.
-        MismatchError: ``first`` or ``around`` is of another model, or ``around`` of other samples.
+        MismatchError: ``first`` or ``around`` is of another model, or ``around`` of other samples to forget.
         ConfigError: ``max_bytes`` is too small for this model.
     """
     began = time.perf_counter()
@@ -149,7 +154,8 @@ def ntk(
     if around is None:
         retain = needed(retain_loader, "retain", "ntk")
         around = linearise(original, forget_loader, retain, config, progress=progress)
-    _check_around(original, config, around)
+    else:
+        _check_around(original, needed(forget_loader, "forget", "ntk"), config, around)
     net = duplicate(original)
     (for_retain, for_all), extras = _solutions(around.gram, around.residual, around.retained, config.mu)
     change: Change = {}
@@ -167,10 +173,15 @@ def ntk(
     return with_change(original, change, closing)
 
 
-def _check_around(original: nn.Module, config: NtkConfig, around: Linearised) -> None:
+def _check_around(original: nn.Module, forget_loader: Loader, config: NtkConfig, around: Linearised) -> None:
     found = fingerprint(original)
     if around.model != found:
         raise MismatchError(f"around= is of model {around.model[:12]}, the model passed is {found[:12]}. Linearise it.")
+    if around.weights != tuple(trainable(original)):
+        raise MismatchError("around= was made when other weights required a gradient. Linearise the model as it is.")
+    forget = Samples.load(forget_loader, "forget", device_of(original))
+    if sorted(forget.digests("")) != sorted(around.forget.digests("")):
+        raise MismatchError("around= is of other samples to forget. Pass the same forget_loader to linearise().")
     if around.drawn != (config.samples, config.seed):
         raise MismatchError(
             f"around= was made with samples, seed = {around.drawn}, the settings say {config.samples, config.seed}. "

@@ -19,13 +19,13 @@ example:
   unweave reproduce table1 --data cifar10/        table 1 at the paper's size; a GPU is advised
   unweave reproduce table1 --download             the same with the images from where they are published
   unweave reproduce table1 --data cifar10/ --minutes 9     start no job after nine minutes; the same command goes on
-  unweave reproduce table1 --data cifar10/ --crowded --jobs '*/match/*,*/pgu/*'     beside another process on other jobs
+  unweave reproduce table1 --data cifar10/ --crowded       twice at the same time: two processes divide the jobs
   unweave reproduce table1 --stage assemble       the document from what is there
 
 experiments: table1 table2 table3 table4 table4-tiny class-smallvgg incremental-long gamma layers epochs attacks, all.
 Networks and outcomes are kept in --out as they are done: an interrupted run goes on where it was. Several processes may
-share --out and a GPU, each with --jobs of its own and all with --crowded: what is timed needs the GPU for itself. The
-trials of a baseline and its outcomes, which take their settings from them, belong to one process."""
+share --out and a GPU, all with --crowded: each takes jobs that nobody else is at, and no seconds are kept, for what is
+timed needs the GPU for itself."""
 
 STAGES = ("both", "run", "assemble")
 
@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--crowded",
         action="store_true",
-        help="other work runs on this GPU at the same time: errors are kept, seconds are not",
+        help="other work runs on this GPU, as this command once more: jobs are divided, seconds are not kept",
     )
     parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
     parser.add_argument("--stage", choices=STAGES, default="both", help="run jobs, assemble documents, or both")
