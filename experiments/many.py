@@ -6,7 +6,8 @@ them: they are the classifier's test networks, and it has learnt from none of th
 networks of a method.
 
     xgboost  fitted once on full against retrained; asked about the unlearned ones from its test networks
-    u-lira   unlearned against retrained, for an attacker who knows the method
+    u-lira   unlearned against retrained, for an attacker who knows the method; also about the quarter of the samples
+             that retrained networks find hardest, which an average over all samples hides
     rmia     the first half of the retrained networks are references, held-out samples of the classes the population;
              unlearned networks against the other half of the retrained ones
     klom     KL(retrained ‖ unlearned) of binned margins, mean over samples, beside its floor
@@ -30,6 +31,8 @@ from unweave.audit.shadow_classifier import ShadowClassifier
 
 CURVE = 60
 """Points kept of a ROC curve."""
+FEWEST_HARD = 10
+"""Of the hardest quarter: with fewer samples it is not asked about."""
 
 
 class Attackers:
@@ -51,10 +54,18 @@ class Attackers:
             return -1
         return sum(seed in self.seeds(method) for method in self.methods)
 
-    def outputs(self, method: str, seeds: Sequence[int], part: str = "forget") -> Ensemble:
-        """Logits of several networks of one kind on one set."""
+    def outputs(
+        self, method: str, seeds: Sequence[int], part: str = "forget", samples: np.ndarray | slice = slice(None)
+    ) -> Ensemble:
+        """Logits of several networks of one kind on one set, or on some of its samples."""
         found = [self._arrays(method, seed) for seed in seeds]
-        return Ensemble.of(np.stack([a[part] for a in found]), found[0][f"{part}_labels"].astype(np.int64), method)
+        labels = found[0][f"{part}_labels"].astype(np.int64)[samples]
+        return Ensemble.of(np.stack([a[part][samples] for a in found]), labels, method)
+
+    def hardest(self) -> np.ndarray:
+        """The quarter of the forget set with the lowest margins, mean over all retrained networks; their places."""
+        margins = self.outputs("retrained", self.retrained_seeds).margins().mean(0)
+        return np.sort(np.argsort(margins, kind="stable")[: len(margins) // 4])
 
     def _arrays(self, method: str, seed: int) -> dict[str, np.ndarray]:
         """Read once: every method is compared with the same networks."""
@@ -127,8 +138,16 @@ class Attackers:
             seeds = seeds[-max(self.work.scale.seeds, 3) :]  # as many as the methods have, or the control sees more
         if min(len(seeds), len(others)) < NEEDS["u-lira"]["unlearned"]:
             return None
-        scores = ULiRA().score(self.outputs(method, seeds), self.outputs("retrained", others))
-        return described(self._separated(*scores), {"retrained": len(others), "on trial": len(seeds)})
+
+        def separated(samples: np.ndarray | slice) -> Separation:
+            groups = (method, seeds), ("retrained", others)
+            return self._separated(*ULiRA().score(*(self.outputs(*group, samples=samples) for group in groups)))
+
+        found = described(separated(slice(None)), {"retrained": len(others), "on trial": len(seeds)})
+        hardest = self.hardest()
+        if len(hardest) >= FEWEST_HARD:
+            found["hardest quarter"] = rounded(separated(hardest).document()["auc"])
+        return found
 
     def _by_references(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         half = len(self.retrained_seeds) // 2

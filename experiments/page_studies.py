@@ -130,7 +130,9 @@ def attacks(document: Document) -> str:
                 if distance is None
                 else f"{distance['unlearned']['value']:.2f} / {distance['retrained']['value']:.2f}"
             )
+            hardest = (attack_of(document, name, "u-lira") or {}).get("hardest quarter")
             cells = [auc(attack_of(document, name, key)) for key in ("xgboost", "u-lira", "rmia")]
+            cells.insert(2, auc(None if hardest is None else {"auc": hardest}))
             found.append(
                 [
                     row["title"],
@@ -151,6 +153,7 @@ def attacks(document: Document) -> str:
         "held-out of their class",
         "XGBoost",
         "U-LiRA",
+        "U-LiRA, hardest quarter",
         "RMIA",
         "KLoM / floor",
     ]

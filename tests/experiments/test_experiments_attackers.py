@@ -53,6 +53,30 @@ def test_an_attack_finds_what_is_left_and_nothing_else(work: Work, attack: str) 
     assert len(roc["fpr"]) == len(roc["tpr"]) <= 60
 
 
+def test_the_hardest_quarter_is_asked_about_on_its_own(work: Work, tmp_path: Path) -> None:
+    """Networks that remember the hard samples alone stand out there, and less where all are looked at."""
+    folder = tmp_path / "work"
+    shutil.copytree(work.folder, folder)
+    hard = np.arange(SAMPLES) % 4 == 1
+    own, rng = Work(folder, SMOKE, torch.device("cpu")), np.random.default_rng(1)
+
+    def harder(lift: float) -> tuple[dict[str, object], dict[str, np.ndarray]]:
+        arrays = outputs(rng, 0.0)
+        arrays["forget"][hard, 0] += lift - 6
+        return {"errors": {"forgotten": 0.0}, "seconds": 1.0}, arrays
+
+    for method, lift in (("retrained", 0.0), ("bad", 3.0), ("good", 0.0)):
+        place = own.rows / CASE.setting.name / CASE.name / method
+        shutil.rmtree(place)
+        run_jobs([Job(str(s), lambda lift=lift: harder(lift)) for s in range(10)], place, say=lambda _: None)
+    assert (Attackers(own, CASE).hardest() == hard.nonzero()[0]).all()
+    found = attacks(own, CASE, ["good", "bad", "retrained"], only=("u-lira",))["methods"]
+    bad, good, floor = (found[method]["u-lira"] for method in ("bad", "good", "retrained"))
+    assert bad["hardest quarter"]["value"] > bad["auc"]["value"] + 0.15
+    assert 0.35 < good["hardest quarter"]["value"] < 0.65
+    assert 0.35 < floor["hardest quarter"]["value"] < 0.65
+
+
 def test_the_distance_of_a_good_method_is_at_its_floor(work: Work) -> None:
     found = attacks(work, CASE, ["good", "bad"], only=("klom",))["methods"]
     floor = found["good"]["klom"]["retrained"]["value"]
