@@ -21,11 +21,12 @@ browser:
 		|| (apt-get update -qq && apt-get install -y -qq chromium) > /dev/null 2>&1 \
 		|| echo "no chromium: the tests of pages in a browser will be skipped"
 
+# A file's tests stay on one worker: what its fixtures make takes longer than most tests.
 test: $(VENV)/.installed browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
 
 format: $(VENV)/.installed
 	$(BIN)/ruff check --fix .

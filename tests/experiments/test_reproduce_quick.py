@@ -25,7 +25,6 @@ from experiments.work import Work
 from unweave.errors import ConfigError, MismatchError
 
 FOLDER = "work"
-pytestmark = pytest.mark.xdist_group("reproduce")  # one run for all of these tests, not one a worker
 
 
 class Ran:
