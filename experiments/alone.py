@@ -16,23 +16,13 @@ def one_at_a_time(lock: Path) -> Iterator[None]:
     Raises:
         OSError: the file cannot be made, or its file system has no locks.
     """
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(lock, "ab") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with claimed(lock, wait=True):
         yield
 
 
 @contextlib.contextmanager
-def claimed(lock: Path) -> Iterator[bool]:
-    """Whether nobody else is inside with the same file; who is not the first does not wait. As :func:`one_at_a_time`.
-
-    Without such locks everybody is the first.
-    """
+def claimed(lock: Path, *, wait: bool = False) -> Iterator[bool]:
+    """Whether nobody else is inside with the same file, which is always so for who waits. As :func:`one_at_a_time`."""
     lock.parent.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl
@@ -41,8 +31,8 @@ def claimed(lock: Path) -> Iterator[bool]:
         return
     with open(lock, "ab") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            mine = True
         except BlockingIOError:
-            yield False
-        else:
-            yield True
+            mine = False
+        yield mine

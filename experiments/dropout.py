@@ -13,6 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from unweave.rest import at_rest
+
 
 class Drawn(nn.Module):
     """In place of a dropout layer: multiplies with what was drawn."""
@@ -60,19 +62,15 @@ def dropout_drawn_from(generator: torch.Generator, net: nn.Module, x: Tensor) ->
             net.set_submodule(path, layer.train(new.training))
 
 
-@torch.no_grad()
 def _inputs_of(layers: list[nn.Dropout], net: nn.Module, x: Tensor) -> list[Tensor]:
     """What each layer is given, on a GPU in the precision of training; nothing in the network changes."""
-    modes = {module: module.training for module in net.modules()}
     seen = dict[nn.Module, Tensor]()
-    with ExitStack() as stack:
+    with at_rest(net), ExitStack() as stack:
         for layer in layers:
             hook = layer.register_forward_pre_hook(partial(_note, seen))
             stack.callback(hook.remove)
         stack.enter_context(torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda))
-        net.eval()(x)
-    for module, mode in modes.items():
-        module.training = mode
+        net(x)
     return [seen[layer] for layer in layers]
 
 

@@ -15,6 +15,7 @@ networks of a method.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ class Attackers:
         labels = found[0][f"{part}_labels"].astype(np.int64)[samples]
         return Ensemble.of(np.stack([a[part][samples] for a in found]), labels, method)
 
+    @functools.cached_property
     def hardest(self) -> np.ndarray:
         """The quarter of the forget set with the lowest margins, mean over all retrained networks; their places."""
         margins = self.outputs("retrained", self.retrained_seeds).margins().mean(0)
@@ -144,9 +146,8 @@ class Attackers:
             return self._separated(*ULiRA().score(*(self.outputs(*group, samples=samples) for group in groups)))
 
         found = described(separated(slice(None)), {"retrained": len(others), "on trial": len(seeds)})
-        hardest = self.hardest()
-        if len(hardest) >= FEWEST_HARD:
-            found["hardest quarter"] = rounded(separated(hardest).document()["auc"])
+        if len(self.hardest) >= FEWEST_HARD:
+            found["hardest quarter"] = rounded(separated(self.hardest).document()["auc"])
         return found
 
     def _by_references(self, method: str, seeds: list[int]) -> dict[str, Any] | None:

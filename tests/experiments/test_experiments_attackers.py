@@ -69,7 +69,7 @@ def test_the_hardest_quarter_is_asked_about_on_its_own(work: Work, tmp_path: Pat
         place = own.rows / CASE.setting.name / CASE.name / method
         shutil.rmtree(place)
         run_jobs([Job(str(s), lambda lift=lift: harder(lift)) for s in range(10)], place, say=lambda _: None)
-    assert (Attackers(own, CASE).hardest() == hard.nonzero()[0]).all()
+    assert (Attackers(own, CASE).hardest == hard.nonzero()[0]).all()
     found = attacks(own, CASE, ["good", "bad", "retrained"], only=("u-lira",))["methods"]
     bad, good, floor = (found[method]["u-lira"] for method in ("bad", "good", "retrained"))
     assert bad["hardest quarter"]["value"] > bad["auc"]["value"] + 0.15
