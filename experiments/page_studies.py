@@ -26,14 +26,15 @@ def class_smallvgg(document: Document) -> str:
     return "\n\n".join(
         [
             table(["taken for, percent", *names, "distance"], rows),
-            _simple(document["methods"]),
+            simple(document["methods"]),
             *timed_seeds(document["methods"].values()),
             origin(document),
         ]
     )
 
 
-def _simple(methods: Mapping[str, Any], keys: tuple[str, ...] = ("retained test", "retained", "forgotten")) -> str:
+def simple(methods: Mapping[str, Any], keys: tuple[str, ...] = ("retained test", "retained", "forgotten")) -> str:
+    """Some errors and the seconds of each method."""
     rows = [
         [row["title"], count(row), *(mean(row["errors"].get(k)) for k in keys), seconds(row["seconds"])]
         for row in methods.values()

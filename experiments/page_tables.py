@@ -19,7 +19,7 @@ from experiments.cells import (
     with_seconds,
 )
 from experiments.page_basis import basis, count, seeds_behind, span, tuning
-from experiments.page_studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers
+from experiments.page_studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
 
 Document = Mapping[str, Any]
 
@@ -170,9 +170,21 @@ def table3(document: Document) -> str:
             table(columns, rows),
             basis(document, ("xgboost", "u-lira"), timed),
             "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
+            *_by_the_papers_schedule(document),
             origin(document),
         ]
     )
+
+
+def _by_the_papers_schedule(document: Document) -> list[str]:
+    """The first step for networks that were trained as long as the paper's."""
+    shown = []
+    for setting, methods in document.get("the paper's schedule", {}).items():
+        if methods:
+            epochs = document["recipes"][setting]["epochs"]
+            words = f"The first step, networks of all {epochs} epochs of the paper's schedule:"
+            shown.append(f"{words}\n\n{simple(methods, ('test', 'retained', 'forgotten'))}")
+    return shown
 
 
 BESIDE_THE_TEST = {

@@ -25,11 +25,11 @@ from experiments.data import Labelled
 from experiments.settings import Case
 from experiments.work import Parts
 
-HELD_OUT = 2000
-"""Test samples whose outputs are kept, at most; those of the forgotten classes alone."""
+KEPT = 2000
+"""Samples whose outputs are kept, at most, every n-th of them; held-out ones are those of the forgotten classes. Errors
+are about all of them either way."""
 MANY_CLASSES, FEWER = 20, 500
-"""With more classes than this, the outputs of so many forgotten samples are kept, every n-th of them: 200 KB a network
-for TinyImageNet. Errors are about all of them either way."""
+"""With more classes than this, so many of the forgotten ones: 200 KB a network for TinyImageNet."""
 
 
 @torch.no_grad()
@@ -64,12 +64,11 @@ def read_out(net: nn.Module, case: Case, parts: Parts) -> tuple[dict[str, float]
     }
     if case.task == "classes":
         errors["retained test"] = _error_of(test, parts.test.y, ~torch.isin(parts.test.y, gone), stays)
-    held_out = every_nth(torch.isin(parts.test.y, own).nonzero().squeeze(1), HELD_OUT)
-    kept = torch.arange(len(forget), device=forget.device)
-    kept = every_nth(kept, FEWER) if forget.shape[1] > MANY_CLASSES else kept
+    held_out = every_nth(torch.isin(parts.test.y, own).nonzero().squeeze(1), KEPT)
+    most = FEWER if forget.shape[1] > MANY_CLASSES else KEPT
     arrays = {
-        "forget": compact(forget[kept]),
-        "forget_labels": small_labels(parts.forget.y[kept]),
+        "forget": compact(every_nth(forget, most)),
+        "forget_labels": small_labels(every_nth(parts.forget.y, most)),
         "held_out": compact(test[held_out]),
         "held_out_labels": small_labels(parts.test.y[held_out]),
     }
@@ -99,7 +98,7 @@ def _error_on(net: nn.Module, data: Labelled, among: Tensor | None) -> float:
 
 
 def every_nth(values: Tensor, most: int) -> Tensor:
-    """At most so many of them, evenly spread."""
+    """At most so many of them (of rows, where there are several dimensions), evenly spread."""
     return values[:: max(1, -(-len(values) // most))]
 
 

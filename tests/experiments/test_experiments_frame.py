@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import data, last_layers, methods, page_studies
+from experiments import data, last_layers, methods, page_studies, readout, table3
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.fast_training import Learning, Recipe, train_end
@@ -93,6 +93,23 @@ def test_errors_by_hand_for_a_class_that_goes() -> None:
 def test_what_is_kept_is_spread_evenly() -> None:
     assert every_nth(torch.arange(10), 4).tolist() == [0, 3, 6, 9]
     assert every_nth(torch.arange(3), 4).tolist() == [0, 1, 2]
+
+
+def test_outputs_and_labels_of_a_large_request_are_thinned_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readout, "KEPT", 3)
+    classes = [0, 1, 2, 0, 1, 2, 0]
+    seen = Labelled(said(*classes), torch.tensor(classes))
+    parts = Parts(seen, seen, seen, seen)
+    _, arrays = read_out(Echo(), Case("all", SMOKE.smallvgg, "samples", lambda labels: labels), parts)
+    assert arrays["forget_labels"].tolist() == arrays["forget"].argmax(1).tolist() == [0, 0, 0]
+    assert arrays["held_out_labels"].tolist() == arrays["held_out"].argmax(1).tolist() == [0, 0, 0]
+
+
+def test_a_step_of_table_3_is_also_asked_of_networks_by_all_of_the_papers_schedule(tmp_path: Path) -> None:
+    names = {job.name for job in table3.jobs(Work(tmp_path, FULL_SIZE, torch.device("cpu")))}
+    also = {name for name in names if name.startswith("smallvgg-cifar10-paper/")}
+    kinds = ("original", "retrained", "pgu", "paper", "match")
+    assert also == {f"smallvgg-cifar10-paper/first-100-a-class/{kind}/0" for kind in kinds}
 
 
 def test_a_shuffled_loader_shows_every_sample_once_and_in_another_order_each_time() -> None:
