@@ -69,7 +69,7 @@ def attack_of(document: Mapping[str, Any], method: str, name: str) -> Any:
 
 
 def origin(document: Mapping[str, Any]) -> str:
-    """One line: what the numbers were made by."""
+    """One line: what the numbers were made by, and which parts of them are not from these outcomes (``--keep``)."""
     made = document["made_by"]
     if not made:
         return "*Nothing was run yet.*"
@@ -77,7 +77,8 @@ def origin(document: Mapping[str, Any]) -> str:
     commits = sorted({str(one["commit"])[:9] for one in made})
     dates = sorted({str(one["date"]) for one in made})
     when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    kept = f"; kept from an earlier run, not in this sum: {'; '.join(document['kept'])}" if "kept" in document else ""
     return (
         f"*Scale: {document['scale']}. Made on {', '.join(where)}; commit {', '.join(commits)}; {when}; "
-        f"{document['seconds']:.0f} s of jobs.*"
+        f"{document['seconds']:.0f} s of jobs{kept}.*"
     )

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import torch
 
 from experiments.jobs import Done, Job, run_jobs
+from experiments.keeping import PARTS, earlier, with_kept
 from experiments.page_tables import TABLES
 from experiments.provenance import made_by
 from experiments.settings import PAPER, QUICK, Scale
@@ -74,17 +75,21 @@ class Options:
     """Run the jobs, assemble the documents, or both."""
     crowded: bool = False
     """Other work runs on the device at the same time, as the same command in another process: no seconds are kept."""
+    keep: Path | None = None
+    """Parts of NAME.json in this folder for which there are no outcomes here are taken over."""
 
 
 def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[str, dict[str, Any]]:
     """Run and assemble some experiments; OUT/NAME.json for each.
 
     Raises:
-        ConfigError: an unknown experiment, stage or device. DataError: the data is not there or not right.
+        ConfigError: an unknown experiment, stage or device, or nothing to keep. DataError: the data is not there or not
+        right. StoreError, MismatchError: what is to be kept is no document, or does not fit the new one.
     """
     modules = [_module(name) for name in _resolved(names)]
     if options.stage not in STAGES:
         raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
+    before = _earlier(modules, options, say)  # first: a wrong folder should not come out after hours of jobs
     work = Work(options.out, options.scale, _device(options.device), options.data)
     work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
     work.download, work.crowded = options.download, options.crowded
@@ -94,7 +99,7 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
     if options.stage != "run":
         _say_what_is_left_out(work, say)
         for module in modules:
-            documents[module.NAME] = _assemble(work, module, say)
+            documents[module.NAME] = _assemble(work, module, before.get(module.NAME), say)
     return documents
 
 
@@ -238,11 +243,27 @@ def _gist(result: dict[str, Any]) -> str:
     return (f"  {shown}" if shown else "") + ("  NOT DONE" if result.get("ok") is False else "")
 
 
-def _assemble(work: Work, module: ModuleType, say: Say) -> dict[str, Any]:
+def _earlier(modules: Sequence[ModuleType], options: Options, say: Say) -> dict[str, dict[str, Any]]:
+    """The documents that parts may be taken over from, by name."""
+    found = dict[str, dict[str, Any]]()
+    if options.keep is None or options.stage == "run":
+        return found
+    for module in modules:
+        if module.NAME in PARTS:
+            found[module.NAME] = earlier(options.keep, module.NAME)
+        else:
+            say(f"{module.NAME} has no parts: --keep takes nothing over for it")
+    return found
+
+
+def _assemble(work: Work, module: ModuleType, before: dict[str, Any] | None, say: Say) -> dict[str, Any]:
     document: dict[str, Any] = module.assemble(work)
     if not document["made_by"]:
         say(f"{module.NAME}: nothing was run yet, so there is no document")
         return document
+    if before is not None:
+        document = with_kept(document, before)
+        say(f"{module.NAME}: taken over by --keep: {'; '.join(document.get('kept', ['nothing']))}")
     path = work.folder / f"{module.NAME}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
@@ -268,7 +289,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     if arguments.models is not None:
         scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
-    words = ("data", "download", "device", "jobs", "minutes", "stage", "together", "workers", "crowded")
+    words = ("data", "download", "device", "jobs", "minutes", "stage", "together", "workers", "crowded", "keep")
     chosen = {key: getattr(arguments, key) for key in words}
     out = arguments.out or Path("reproduction-quick" if arguments.quick else "reproduction")
     return Options(out, scale, **chosen)

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from experiments import table1, table2
+from experiments.keeping import PARTS
 from experiments.page_figures import drawn_from, write_svg
 from experiments.page_tables import TABLES
 from experiments.pages import NOT_YET, page, with_summary
@@ -246,6 +247,40 @@ def test_what_ran_beside_other_work_has_errors_but_no_seconds(ran: Ran, tmp_path
     assert "themselves (0 of 1 in 1 of " in made["class-smallvgg"]
     assert "of the steps that had the GPU for themselves (0 of 2 in 1 of 4 rows)" in made["incremental-long"]
     assert "themselves" not in made["table2"] + TABLES["table1"](ran.documents["table1"])
+
+
+GONE = {
+    "layers": ("quick-resnet", ["resnet18"]),
+    "epochs": ("quick-resnet", ["resnet18"]),
+    "incremental-long": (
+        "quick-allcnn/long-run-*",
+        ["quick-allcnn, 10 a class, pgu", "quick-allcnn, 10 a class, match"],
+    ),
+}
+"""Document → outcomes that are lost, and the parts that rested on them."""
+
+
+def test_parts_whose_outcomes_are_gone_are_kept_and_the_document_says_so(ran: Ran, tmp_path: Path) -> None:
+    shutil.copytree(ran.folder / "rows", tmp_path / "rows")
+    for pattern in {pattern for pattern, _ in GONE.values()}:
+        for folder in list((tmp_path / "rows").glob(pattern)):
+            shutil.rmtree(folder)
+    said = list[str]()
+    options = Options(tmp_path, SMOKE, device="cpu", stage="assemble", keep=ran.folder)
+    found = reproduce([*GONE, "table4"], options, said.append)
+    assert said[0] == "table4 has no parts: --keep takes nothing over for it"
+    assert "kept" not in found["table4"]
+    for name, (_, lost) in GONE.items():
+        new, old, parts = found[name], ran.documents[name], PARTS[name]
+        assert new["kept"] == lost
+        assert list(new[parts]) == list(old[parts])
+        assert all(new[parts][part] == old[parts][part] for part in lost)
+        assert 0 < new["seconds"] < old["seconds"], "of what was assembled here"
+        shown, before = TABLES[name](new).splitlines(), TABLES[name](old).splitlines()
+        assert shown[:-1] == before[:-1], "only the line of where it is from differs"
+        assert shown[-1].endswith(f"; kept from an earlier run, not in this sum: {'; '.join(lost)}.*")
+        assert json.loads((tmp_path / f"{name}.json").read_text()) == json.loads(json.dumps(new))
+        assert f"{name}: taken over by --keep: {'; '.join(lost)}" in said
 
 
 @pytest.mark.parametrize("kind", ["nothing", "pgu*", "match*", "original", "retrained", "poisoned", "search"])

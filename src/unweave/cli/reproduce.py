@@ -59,6 +59,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
     parser.add_argument("--stage", choices=STAGES, default="both", help="run jobs, assemble documents, or both")
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="FOLDER",
+        help="parts of NAME.json in FOLDER for which there are no outcomes here are taken over",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

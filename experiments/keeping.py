@@ -1,0 +1,110 @@
+"""Parts of an earlier document that are taken over where their outcomes are gone (``--keep FOLDER``).
+
+Some documents consist of parts that rest on outcomes of their own: networks, or runs. Where a folder has outcomes of
+some of them only, the others are taken over from the document of before as they are, and "kept" names them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from unweave.errors import ConfigError, MismatchError, StoreError
+
+PARTS = {"layers": "networks", "epochs": "networks", "incremental-long": "runs"}
+"""Experiment → where its document has its parts. ("networks" of table4 and table4-tiny is one network by budgets.)"""
+
+Document = Mapping[str, Any]
+
+
+def earlier(folder: Path, name: str) -> dict[str, Any]:
+    """FOLDER/NAME.json, for an experiment of PARTS.
+
+    Raises:
+        ConfigError: it is not there. StoreError: it is no document of this experiment.
+    """
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        raise ConfigError(
+            f"Invalid --keep: there is no {path}. Name the folder with the earlier {name}.json, or leave --keep out."
+        )
+    try:
+        document = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise StoreError(f"{path} is no JSON ({error}). Pass the file that was assembled, unaltered.") from error
+    if not isinstance(document, dict) or document.get("experiment") != name or PARTS[name] not in document:
+        raise StoreError(f"{path} is no document of {name}. Pass the file that was assembled, unaltered.")
+    return document
+
+
+def with_kept(new: Document, old: Document) -> dict[str, Any]:
+    """The new document with those parts of the old one for which it has no outcomes; without any, as it was.
+
+    "kept" names what was taken over. "made_by" is that of both: which of the old document's entries belong to the parts
+    taken over cannot be told, so all of them are there. "recipes" are the new document's, but for the networks taken
+    over, which have theirs. "seconds" are of what was assembled here alone.
+
+    Raises:
+        MismatchError: they are of different scales, or one network would need two recipes.
+    """
+    kind = PARTS[new["experiment"]]
+    here = {name: part for name, part in new[kind].items() if _has_outcomes(part)}
+    kept = {name: part for name, part in old[kind].items() if name not in here and _has_outcomes(part)}
+    if not kept:
+        return dict(new)
+    _check_same_terms(new, old)
+    recipes = {setting: old["recipes"][setting] for setting in _settings(kind, kept)}
+    _check_one_recipe_each(new["recipes"], recipes, _settings(kind, here))
+    parts = {**new[kind], **kept}
+    order = [name for name in in_place(new[kind], old[kind]) if name in parts]
+    return {
+        **{key: value for key, value in new.items() if key != kind},
+        "made_by": [*new["made_by"], *(made for made in old["made_by"] if made not in new["made_by"])],
+        "recipes": {**new["recipes"], **recipes},
+        "kept": [name for name in order if name in kept],
+        kind: {name: parts[name] for name in order},
+    }
+
+
+def in_place(new: Collection[str], old: Collection[str]) -> list[str]:
+    """Names of both: the new ones in their order, each of the others behind the one it follows among the old ones."""
+    names = list(new)
+    before: str | None = None
+    for name in old:
+        if name not in names:
+            names.insert(0 if before is None else names.index(before) + 1, name)
+        before = name
+    return names
+
+
+def _has_outcomes(part: Document) -> bool:
+    """A network is there with no methods where nothing was run; a run is not there at all."""
+    return bool(part.get("methods", True))
+
+
+def _settings(kind: str, parts: Document) -> set[str]:
+    """The settings that parts are of, by whose names recipes are kept."""
+    if kind == "runs":
+        return {name.partition(",")[0] for name in parts}
+    return {part["request"]["network"] for part in parts.values()}
+
+
+def _check_same_terms(new: Document, old: Document) -> None:
+    for key in ("scale", "drop"):  # said once, of all parts
+        if new.get(key) != old.get(key):
+            raise MismatchError(
+                f"{new['experiment']}: {key} is {new.get(key)} here and {old.get(key)} in the document of --keep, so "
+                "its parts cannot stand beside the new ones. Leave --keep out, or name another folder."
+            )
+
+
+def _check_one_recipe_each(new: Document, kept: Document, here: set[str]) -> None:
+    """A document has one recipe a network: with another one, either the new or the old parts would be told wrong."""
+    for setting in sorted(here & set(kept)):
+        if new[setting] != kept[setting]:
+            raise MismatchError(
+                f"{setting} has outcomes here that were made by another recipe than the parts of it that --keep would "
+                "take over. Run the jobs that are missing here, or leave --keep out."
+            )

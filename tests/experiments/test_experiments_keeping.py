@@ -1,0 +1,200 @@
+"""Parts of an earlier document: which are taken over, where they stand, and what the document then says of itself."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import layers
+from experiments.cells import origin
+from experiments.keeping import PARTS, earlier, in_place, with_kept
+from experiments.page_tables import TABLES
+from experiments.reproduce import Options, options_of, reproduce
+from experiments.settings import SMOKE
+from unweave.cli.main import main
+from unweave.cli.reproduce import add_options
+from unweave.errors import ConfigError, MismatchError, StoreError
+
+ROOT = Path(__file__).parents[2]
+OLD, NEW, BOTH = ({"commit": name, "gpu": "a GPU", "date": "2026-01-02"} for name in ("old", "new", "both"))
+METHODS = {"original": {"errors": {"forgotten": {"mean": 1.5, "std": 0.0, "values": [1.5]}}}}
+
+
+def head(name: str, made_by: list[dict[str, Any]], seconds: float, epochs: int, *settings: str) -> dict[str, Any]:
+    recipes = {setting: {"epochs": epochs} for setting in settings}
+    paper = {key: {"pgu": [], "eu_k": []} for key in ("smallvgg", "resnet18")}
+    head = {"experiment": name, "scale": "paper", "made_by": made_by, "seconds": seconds, "recipes": recipes}
+    return {**head, "paper": paper}
+
+
+def network(name: str, methods: dict[str, Any], note: str) -> dict[str, Any]:
+    return {"request": {"network": name}, "moved": [], "methods": methods, "attacks": {}, "note": note}
+
+
+def old_layers() -> dict[str, Any]:
+    networks = {"smallvgg": network("vgg", METHODS, "old"), "resnet18": network("res", METHODS, "old")}
+    return {**head("layers", [OLD, BOTH], 50.0, 40, "vgg", "res"), "networks": networks}
+
+
+def new_layers() -> dict[str, Any]:
+    networks = {"smallvgg": network("vgg", METHODS, "new"), "resnet18": network("res", {}, "new")}
+    return {**head("layers", [NEW, BOTH], 7.0, 80, "vgg", "res"), "networks": networks}
+
+
+def long_runs(note: str, epochs: int, *names: str) -> dict[str, Any]:
+    runs = {name: {"curves": [[90.0, 80.0]], "note": note} for name in names}
+    return {**head("incremental-long", [NEW], 7.0, epochs, "all", "vgg"), "drop": 2.0, "runs": runs}
+
+
+ALL = ("all, 100 a class, pgu", "all, 100 a class, match", "vgg, 100 a class, pgu", "vgg, 100 a class, match")
+
+
+def test_a_network_without_outcomes_is_taken_over_with_its_recipe_and_what_made_it() -> None:
+    new, old = new_layers(), old_layers()
+    found = with_kept(new, old)
+    assert found["networks"] == {"smallvgg": new["networks"]["smallvgg"], "resnet18": old["networks"]["resnet18"]}
+    assert found["kept"] == ["resnet18"]
+    assert found["recipes"] == {"vgg": {"epochs": 80}, "res": {"epochs": 40}}
+    assert found["made_by"] == [NEW, BOTH, OLD]
+    assert found["seconds"] == 7.0
+    assert list(found) == [*(key for key in new if key != "networks"), "kept", "networks"]
+    assert (new, old) == (new_layers(), old_layers()), "neither is changed"
+
+
+def test_a_document_that_needs_nothing_stays_as_it_was() -> None:
+    new = new_layers()
+    new["networks"]["resnet18"]["methods"] = METHODS
+    assert with_kept(new, old_layers()) == new
+    empty = old_layers()
+    empty["networks"]["resnet18"]["methods"] = {}
+    assert with_kept(new_layers(), empty) == new_layers(), "nor does an old part without outcomes count"
+
+
+def test_missing_runs_are_put_where_they_were() -> None:
+    found = with_kept(long_runs("new", 80, ALL[2], ALL[3]), long_runs("old", 40, *ALL))
+    assert list(found["runs"]) == list(ALL)
+    assert [run["note"] for run in found["runs"].values()] == ["old", "old", "new", "new"]
+    assert found["kept"] == list(ALL[:2])
+    assert found["recipes"] == {"all": {"epochs": 40}, "vgg": {"epochs": 80}}
+    assert found["made_by"] == [NEW], "no entry is there twice"
+
+
+@pytest.mark.parametrize(
+    ("new", "old", "order"),
+    [("cd", "abcd", "abcd"), ("ad", "abcd", "abcd"), ("dxa", "abcd", "dxabc"), ("xy", "ab", "abxy"), ("", "ab", "ab")],
+)
+def test_the_new_order_stands_and_others_follow_whom_they_followed(new: str, old: str, order: str) -> None:
+    assert "".join(in_place(new, old)) == order
+
+
+def test_a_network_cannot_have_two_recipes_in_one_document() -> None:
+    new = long_runs("new", 80, *ALL[:3])
+    with pytest.raises(MismatchError, match=r"vgg has outcomes .* another recipe .* leave --keep out"):
+        with_kept(new, long_runs("old", 40, *ALL))
+    assert with_kept(new, long_runs("old", 80, *ALL))["kept"] == [ALL[3]], "one recipe of both is fine"
+
+
+@pytest.mark.parametrize(("key", "value"), [("scale", "quick"), ("drop", 3.0)])
+def test_parts_on_other_terms_are_refused(key: str, value: Any) -> None:
+    old = {**long_runs("old", 80, *ALL), key: value}
+    with pytest.raises(MismatchError, match=f"{key} is .* here and {value} in the document"):
+        with_kept(long_runs("new", 80, ALL[0]), old)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None:
+    old = earlier(ROOT / "results", name)
+    new = deepcopy(old)
+    new.pop("kept", None)
+    gone = list(old[PARTS[name]])[-1]
+    if PARTS[name] == "runs":
+        del new["runs"][gone]
+    else:
+        new["networks"][gone]["methods"] = {}
+    found = with_kept(new, old)
+    assert found.pop("kept") == [gone]
+    old.pop("kept", None)
+    assert found == old
+
+
+def test_a_folder_without_the_document_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no .*layers\.json\. Name the folder"):
+        earlier(tmp_path, "layers")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("{", "is no JSON"), ("[]", "is no document of layers"), ('{"experiment": "epochs"}', "no docu")],
+)
+def test_what_is_no_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "layers.json").write_text(text)
+    with pytest.raises(StoreError, match=words):
+        earlier(tmp_path, "layers")
+
+
+def test_the_line_of_where_numbers_are_from_names_what_was_kept() -> None:
+    assert origin(new_layers()).endswith("; 7 s of jobs.*")
+    kept = origin({**new_layers(), "kept": ["a, 1", "b, 2"]})
+    assert kept.endswith("; 7 s of jobs; kept from an earlier run, not in this sum: a, 1; b, 2.*")
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """An earlier document's folder and one for the new one, whose outcomes are made up."""
+    monkeypatch.setattr(layers, "assemble", lambda work: new_layers())
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before" / "layers.json").write_text(json.dumps(old_layers()))
+    return tmp_path / "before", tmp_path / "out"
+
+
+def test_what_is_kept_is_written_and_shown(folders: tuple[Path, Path]) -> None:
+    before, out = folders
+    said = list[str]()
+    found = reproduce(["layers"], Options(out, SMOKE, device="cpu", stage="assemble", keep=before), said.append)
+    written = json.loads((out / "layers.json").read_text())
+    assert written == found["layers"] == with_kept(new_layers(), old_layers())
+    assert said[0] == "layers: taken over by --keep: resnet18"
+    text = (out / "layers.md").read_text("utf-8")
+    assert TABLES["layers"](written) in text
+    part = text.partition("**res**")[2]
+    assert "| 0 | 1 | – | 1.50 |" in part
+    assert "not in this sum: resnet18" in part
+
+
+def test_without_the_flag_nothing_is_kept(folders: tuple[Path, Path]) -> None:
+    said = list[str]()
+    found = reproduce(["layers"], Options(folders[1], SMOKE, device="cpu", stage="assemble"), said.append)
+    assert found["layers"] == new_layers()
+    assert not [text for text in said if "--keep" in text or "kept" in text]
+
+
+def test_where_nothing_was_run_the_earlier_document_is_not_passed_off_as_new(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, out = folders
+    monkeypatch.setattr(layers, "assemble", lambda work: {**new_layers(), "made_by": []})
+    said = list[str]()
+    reproduce(["layers"], Options(out, SMOKE, device="cpu", stage="assemble", keep=before), said.append)
+    assert said == ["layers: nothing was run yet, so there is no document"]
+    assert not (out / "layers.json").exists()
+
+
+def test_a_wrong_folder_is_found_out_before_any_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(layers, "jobs", lambda work: pytest.fail("too late"))
+    words = ["--quick", "--device", "cpu", "--out", str(tmp_path / "out"), "--keep", str(tmp_path)]
+    assert main(["reproduce", "layers", *words]) == 2
+    assert f"Invalid --keep: there is no {tmp_path / 'layers.json'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "folder"), [([], None), (["--keep", "results"], Path("results"))])
+def test_the_flag_reaches_the_options(words: list[str], folder: Path | None) -> None:
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    assert options_of(parser.parse_args(words)).keep == folder
