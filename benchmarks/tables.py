@@ -1,4 +1,4 @@
-"""Tables of README.md and docs/method.md, made from what is in results/; a test fails when they differ.
+"""Tables of README.md, docs/method.md and docs/audit.md, made from what is in results/; a test fails when they differ.
 
 python -m benchmarks.tables        # write them there
 """
@@ -115,7 +115,7 @@ def write_blocks() -> None:
     """Put every table between its markers."""
     for page, start, end, block in (
         ("README.md", START, END, demo_block()),
-        ("README.md", ENSEMBLE_START, ENSEMBLE_END, ensemble_block()),
+        ("docs/audit.md", ENSEMBLE_START, ENSEMBLE_END, ensemble_block()),
         ("docs/method.md", PROTECTION_START, PROTECTION_END, protection_block()),
     ):
         text = (ROOT / page).read_text()
