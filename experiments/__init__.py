@@ -5,6 +5,7 @@ archives, cifar10, tinyimagenet       a data set's arrays, from whatever a perso
 download, cache, data                 got, kept, checked, and loaded by name
 models, recipes                       the networks, and how each is trained
 training, fast_training, dropout      the paper's loop, and a quick one for many networks
+halfway                               trainings that go on after an interruption
 jobs                                  results that are kept as soon as they are there
 keeping                               parts of an earlier document, where their outcomes are gone
 """

@@ -12,7 +12,7 @@ is there: batch norm, ReLU and their gradients are limited by memory, and fused 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.dropout import dropout_drawn_from
+from experiments.halfway import Diary, Halfway
 from experiments.images import Labelled
 from experiments.recipes import RECIPES, Recipe, recipe_of
 from experiments.training import draw_crops, train_adam
@@ -47,19 +48,32 @@ def train_recipe(recipe: Recipe | str, data: Labelled, seed: int) -> nn.Module:
     return train_many(recipe, data, [seed])[0]
 
 
-def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds: Sequence[int]) -> list[nn.Module]:
+def train_many(
+    recipe: Recipe | str,
+    data: Labelled | Sequence[Labelled],
+    seeds: Sequence[int],
+    halfway: Sequence[Halfway] = (),
+) -> list[nn.Module]:
     """A network for each seed, all on the same data or each on its own: the networks that :func:`train_recipe` makes.
 
     They take turns step by step, on a GPU at the same time; with Adam, one after the other.
 
+    Args:
+        recipe: how they are trained.
+        data: one set for all of them, or one for each.
+        seeds: one for each network.
+        halfway: where each keeps its progress, to go on from there after an interruption; none: nowhere. Not with Adam.
+
     Raises:
-        ConfigError: there is no recipe of that name, or not one data set for each seed.
+        ConfigError: there is no recipe of that name, or not one data set, or place for progress, for each seed.
         DataError: the data do not fill one batch.
     """
     recipe = recipe_of(recipe)
     sets = [data] * len(seeds) if isinstance(data, Labelled) else list(data)
     if len(sets) != len(seeds):
         raise ConfigError(f"Invalid data: {len(sets)} sets for {len(seeds)} seeds. Supported: one, or one for each.")
+    if len(halfway) not in (0, len(seeds)):
+        raise ConfigError(f"Invalid halfway: {len(halfway)} places for {len(seeds)} seeds. Supported: one for each.")
     if recipe.optimiser == "adam":
         return [_with_adam(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
     padded = {id(own): _Padded.of(own, recipe.padding) for own in sets}
@@ -68,11 +82,24 @@ def train_many(recipe: Recipe | str, data: Labelled | Sequence[Labelled], seeds:
             _Run(recipe, padded[id(own)], seed, stack, _whole(recipe, seed, own.x.device))
             for own, seed in zip(sets, seeds, strict=True)
         ]
-        for i in range(max((run.steps for run in runs), default=0)):
-            for run in runs:
-                if i < run.steps:
-                    run.step(i)
+        diary = Diary(runs, halfway)
+        diary.read()
+        try:
+            _take_turns(runs, diary)
+        except KeyboardInterrupt:
+            if halfway and runs[0].cuda:  # a step is replayed whole or not at all; on a CPU it may be half done
+                diary.write()
+            raise
         return [run.finished() for run in runs]
+
+
+def _take_turns(runs: Sequence[_Run], diary: Diary) -> None:
+    """Step by step, each from where it is."""
+    for i in range(min((run.begun for run in runs), default=0), max((run.steps for run in runs), default=0)):
+        for run in runs:
+            if run.begun <= i < run.steps:
+                run.step(i)
+        diary.write_if_due()
 
 
 def train_end(recipe: Recipe | str, end: Learning, data: Labelled, seed: int) -> nn.Module:
@@ -197,7 +224,7 @@ class _Run:
         device = data.y.device
         self.data, self.cuda, self.device = data, device.type == "cuda", device
         self.seed, self.dropout = seed, torch.Generator(device).manual_seed(seed)
-        self.net = learning.net
+        self.net, self.weights = learning.net, learning.weights
         self.loss = _loss_for(learning, device)
         learning.in_train_mode()
         self.plan = _plan(recipe, len(data.y), torch.Generator(device).manual_seed(seed))
@@ -210,6 +237,7 @@ class _Run:
         self.optimiser = torch.optim.SGD(
             learning.weights, rate, momentum=0.9, nesterov=nesterov, weight_decay=decay, fused=self.cuda
         )
+        self.begun = 0
         self.done = torch.zeros(1, dtype=torch.long, device=device)
         self.rates_there = torch.tensor(self.rates, device=device)
         if self.cuda:
@@ -225,6 +253,32 @@ class _Run:
         for group in self.optimiser.param_groups:
             group["lr"] = self.rates[i]
         self._learn(*self.data.batch(*(part[i] for part in self.plan)))
+        self.done.fill_(i + 1)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that the next step depends on; waits for those that are under way."""
+        if self.cuda:
+            self.stream.synchronize()
+        momenta = [self.optimiser.state[weight].get("momentum_buffer") for weight in self.weights]
+        return {
+            **{f"net.{name}": value for name, value in self.net.state_dict().items()},
+            **{f"momentum.{i}": momentum for i, momentum in enumerate(momenta) if momentum is not None},
+            "steps done": self.done,
+            "dropout": self.dropout.get_state(),
+        }
+
+    def go_on_from(self, state: Mapping[str, Tensor]) -> None:
+        """Be where another run with the same settings was. In place: a captured step knows tensors by address."""
+        self.net.load_state_dict({name[4:]: value for name, value in state.items() if name.startswith("net.")})
+        for i, weight in enumerate(self.weights):
+            if f"momentum.{i}" in state:
+                momentum = self.optimiser.state[weight].setdefault("momentum_buffer", torch.empty_like(weight))
+                momentum.copy_(state[f"momentum.{i}"])
+        self.done.copy_(state["steps done"])
+        self.dropout.set_state(state["dropout"])
+        self.begun = int(self.done)
+        if self.cuda:
+            self.stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def finished(self) -> nn.Module:
         """The network after its last step; its gradients would keep the graph's memory."""

@@ -13,6 +13,7 @@ from torch import nn
 from experiments import data as data_sets
 from experiments.data import Cifar10, Labelled, first_of_class
 from experiments.fast_training import RECIPES, Recipe, train_many
+from experiments.halfway import Halfway
 from experiments.settings import Setting
 from unweave.demo.data import CLASSES
 
@@ -50,14 +51,14 @@ def recipe_of(setting: Setting) -> Recipe:
     return recipe if setting.epochs is None else replace(recipe, epochs=setting.epochs)
 
 
-def train(setting: Setting, data: Labelled, seeds: Sequence[int]) -> list[nn.Module]:
+def train(setting: Setting, data: Labelled, seeds: Sequence[int], halfway: Sequence[Halfway] = ()) -> list[nn.Module]:
     """Networks trained by the setting's recipe, in eval mode; several at once on one GPU."""
-    return train_by(recipe_of(setting), data, seeds)
+    return train_by(recipe_of(setting), data, seeds, halfway)
 
 
-def train_by(recipe: Recipe, data: Labelled, seeds: Sequence[int]) -> list[nn.Module]:
+def train_by(recipe: Recipe, data: Labelled, seeds: Sequence[int], halfway: Sequence[Halfway] = ()) -> list[nn.Module]:
     """The same by any recipe; a batch is at most the data, so that small data are no error."""
-    return train_many(replace(recipe, batch_size=min(recipe.batch_size, len(data))), data, seeds)
+    return train_many(replace(recipe, batch_size=min(recipe.batch_size, len(data))), data, seeds, halfway)
 
 
 def class_name(setting: Setting, label: int) -> str:

@@ -1,6 +1,7 @@
 """The work folder: networks, outcomes and what is computed once for several of them.
 
     FOLDER/weights/SETTING/TRAINING/SEED.safetensors     networks: large, can be trained again
+    FOLDER/weights/SETTING/TRAINING/.SEED.halfway        a training that was interrupted (``experiments.halfway``)
     FOLDER/rows/SETTING/CASE/METHOD/SEED.json, .npz      outcomes: small, what must survive
     FOLDER/set-aside/…                                   outcomes of baselines that were tuned in another way
     FOLDER/claims/…                                      empty files: what processes are at (``experiments.shares``)
@@ -32,6 +33,7 @@ from torch import nn
 import unweave
 from experiments.alone import one_at_a_time
 from experiments.data import Cifar10, Labelled, without
+from experiments.halfway import Halfway
 from experiments.settings import Case, Scale, Setting
 from experiments.sources import load, recipe_of, train
 from experiments.training_sets import FULL, Training
@@ -221,6 +223,7 @@ class Work:
                     weights = {k: v.detach().cpu().contiguous() for k, v in net.state_dict().items()}
                     if not paths[one].exists():  # there may be no locks: then what is there may be in use
                         write_atomically(paths[one], save(weights, about))
+                    self._halfway(setting, training, one).drop()
         kept = self._stored(setting, training, seed)
         assert kept is not None
         return kept
@@ -232,7 +235,15 @@ class Work:
         data = training.select(self.data(setting))
         if self.device.type == "cuda" and not self.crowded and self.first_time(f"training of {setting.name}"):
             train(replace(setting, epochs=1), data, seeds[:1])
-        return self.timed(lambda: train(setting, data, seeds))
+        halfway = [self._halfway(setting, training, seed) for seed in seeds]
+        goes_on = any(one.there() for one in halfway)  # then a part of the time is not known
+        nets, seconds = self.timed(lambda: train(setting, data, seeds, halfway))
+        return nets, None if goes_on else seconds
+
+    def _halfway(self, setting: Setting, training: Training, seed: int) -> Halfway:
+        """Where an interrupted training is kept; it goes on by the same recipe and on the same kind of device."""
+        path = self._weights(setting, training, seed).with_name(f".{seed}.halfway")
+        return Halfway(path, {"recipe": _recipe(setting), "device": self.device.type})
 
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
         """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""

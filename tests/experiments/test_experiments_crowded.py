@@ -73,7 +73,7 @@ def test_nothing_is_timed_beside_other_work(tmp_path: Path) -> None:
 
 
 def test_a_network_remembers_whether_its_training_was_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(works, "train", lambda setting, data, seeds: [setting.build(10) for _ in seeds])
+    monkeypatch.setattr(works, "train", lambda setting, data, seeds, _: [setting.build(10) for _ in seeds])
     setting = SMOKE.allcnn
     assert crowded(tmp_path).seconds_to_train(setting, FULL, 0) is None
     assert Work(tmp_path, SMOKE, CPU).seconds_to_train(setting, FULL, 0) is None, "also for who asks later, alone"
@@ -185,7 +185,7 @@ def test_who_wants_a_network_that_is_being_trained_waits_for_it(
     used: dict[int, list[str]] = {seed: [] for seed in seeds}
     trained = list[int]()
 
-    def train(setting: Setting, data: object, seeds: list[int]) -> list[nn.Module]:
+    def train(setting: Setting, data: object, seeds: list[int], _: object) -> list[nn.Module]:
         with lock:
             trained.extend(seeds)
         time.sleep(0.01)
