@@ -2,8 +2,8 @@
 
     unweave reproduce gamma --data FOLDER [--seeds 5]
 
-``pgu`` (the authors' settings) and ``match`` (this project's default) with every γ of the paper's table; the paper
-shows one run. The authors' stop rule keeps the network from before the request where the target is never crossed, which
+``pgu`` (the authors' settings) and ``match`` (this project's default) with every γ of the paper's table, which has no
+deviations. The authors' stop rule keeps the network from before the request where the target is never crossed, which
 is what the small forget errors at γ near 1 may be.
 """
 

@@ -13,19 +13,20 @@ Document = Mapping[str, Any]
 
 def class_smallvgg(document: Document) -> str:
     """Where airplanes go."""
-    taken, apart = document["taken for"], document["distance to retrained"]
+    taken = document["taken for"]
+    apart = document["distance to retrained"], document["distance of single networks"]
     names = list(next(iter(taken.values()), {}))
     rows = [
         [
             document["methods"][method]["title"],
             *(f"{100 * shares[c]:.1f}" for c in names),
-            f"{apart[method]:.2f}" if method in apart else MISSING,
+            *(f"{found[method]:.2f}" if method in found else MISSING for found in apart),
         ]
         for method, shares in taken.items()
     ]
     return "\n\n".join(
         [
-            table(["taken for, percent", *names, "distance"], rows),
+            table(["taken for, percent", *names, "distance", "single networks'"], rows),
             simple(document["methods"]),
             *timed_seeds(document["methods"].values()),
             origin(document),

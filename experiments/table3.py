@@ -13,6 +13,8 @@ Where the authors' code and their paper disagree, and what is done here:
 - "forgotten" is the error on everything forgotten so far, "step" that on the step's own 1,000; the paper does not say
   which one it shows.
 - The paper's ROC curve rests on 50 + 50 networks; here on fewer, stated with the interval.
+- The code imports a network and functions that it does not contain, so its settings are read from its files, not run.
+- Its Grams of the training set are made of augmented images, those of a request of plain ones; here both of plain ones.
 - Networks are trained by the paper's schedule cut to 80 epochs; one of each kind by all of it, for the first step.
 """
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import data, last_layers, methods, page_studies, readout, table3
+from experiments import class_smallvgg, data, last_layers, methods, page_studies, readout, table3
 from experiments.data import Labelled
 from experiments.epochs import SCHEDULED, settings_for
 from experiments.fast_training import Learning, Recipe, train_end
@@ -103,6 +103,19 @@ def test_outputs_and_labels_of_a_large_request_are_thinned_alike(monkeypatch: py
     _, arrays = read_out(Echo(), Case("all", SMOKE.smallvgg, "samples", lambda labels: labels), parts)
     assert arrays["forget_labels"].tolist() == arrays["forget"].argmax(1).tolist() == [0, 0, 0]
     assert arrays["held_out_labels"].tolist() == arrays["held_out"].argmax(1).tolist() == [0, 0, 0]
+
+
+def test_networks_that_are_off_in_different_ways_are_off_though_their_mean_is_not() -> None:
+    shares = {
+        "retrained": np.array([[0.5, 0.3, 0.2], [0.5, 0.5, 0.0]]),
+        "scattered": np.array([[1.0, 0.0, 0.0], [0.0, 0.8, 0.2]]),
+    }
+    found = class_smallvgg.distances(shares)
+    assert found["distance to retrained"] == {"retrained": 0, "scattered": 0}
+    assert found["distance of single networks"] == pytest.approx({"scattered": 0.5, "retrained": 0.2})
+    alone = class_smallvgg.distances({"retrained": shares["retrained"][:1]})
+    assert alone["distance of single networks"] == {}, "a single one has no other to be compared with"
+    assert class_smallvgg.distances({"scattered": shares["scattered"]})["distance to retrained"] == {}
 
 
 def test_a_step_of_table_3_is_also_asked_of_networks_by_all_of_the_papers_schedule(tmp_path: Path) -> None:
