@@ -25,7 +25,7 @@ from benchmarks.cases import Case
 from benchmarks.provenance import commit_of
 from benchmarks.timing import summed_up
 from experiments.data import Labelled
-from experiments.images import MEAN, STD
+from experiments.datasets.images import MEAN, STD
 from unweave.errors import ConfigError
 
 NEEDED = (

@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import unweave
 from experiments.data import Labelled, first_of_class, load_cifar10, load_tinyimagenet
-from experiments.images import MEAN, STD
-from experiments.models import ResNet18, allcnn, smallvgg
+from experiments.datasets.images import MEAN, STD
+from experiments.training.models import ResNet18, allcnn, smallvgg
 from unweave.demo import data as demo_data
 from unweave.demo import network as demo_network
 

@@ -20,7 +20,7 @@ from torch import nn
 import unweave
 from benchmarks.options import Document, Options, document
 from benchmarks.timing import summed_up, timed
-from experiments.models import allcnn
+from experiments.training.models import allcnn
 from unweave.rest import at_rest
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from benchmarks.scale_model import NetCost, Rates, cost_of
-from experiments.models import ResNet18, allcnn, smallvgg
+from experiments.training.models import ResNet18, allcnn, smallvgg
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "allcnn": (allcnn, 32),

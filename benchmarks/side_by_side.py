@@ -26,8 +26,8 @@ from benchmarks.options import Document, Options, document
 from benchmarks.others import call_of, supplies
 from benchmarks.plain import plain_forget, plain_grams
 from benchmarks.timing import OverTimeError, at_most, summed_up, timed, wait
-from experiments.fast_training import train_fast
-from experiments.training import error
+from experiments.datasets.images import error
+from experiments.training.fast import train_fast
 from unweave import captured
 from unweave.baselines import BASELINES
 from unweave.errors import ConfigError

@@ -25,7 +25,7 @@ from torch.multiprocessing.spawn import spawn
 
 import unweave
 from benchmarks.provenance import provenance
-from experiments.models import allcnn
+from experiments.training.models import allcnn
 from unweave import distributed
 
 

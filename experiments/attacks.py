@@ -12,12 +12,12 @@ from __future__ import annotations
 from typing import Any
 
 from experiments import table1
-from experiments.jobs import Job
-from experiments.methods import SAMPLES
-from experiments.requests import method_job, variant_job
+from experiments.documents.summary import attacks, head, method_rows, rests_on
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import samples_of_class_0
-from experiments.summary import attacks, head, method_rows, rests_on
-from experiments.work import Work
+from experiments.ways.methods import SAMPLES
+from experiments.ways.requests import method_job, variant_job
 
 NAME = "attacks"
 MORE = 20

@@ -17,14 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from experiments.jobs import Job
-from experiments.many import rounded
-from experiments.methods import CLASSES
-from experiments.requests import method_job, original_job, retrained_job
+from experiments.documents.many import rounded
+from experiments.documents.summary import entropies, forget_outputs, head, method_rows
+from experiments.running.jobs import Job
+from experiments.running.sources import class_name
+from experiments.running.work import Work
 from experiments.settings import Case, first_classes
-from experiments.sources import class_name
-from experiments.summary import entropies, forget_outputs, head, method_rows
-from experiments.work import Work
+from experiments.ways.methods import CLASSES
+from experiments.ways.requests import method_job, original_job, retrained_job
 from unweave.audit.readouts import destinations
 
 NAME = "class-smallvgg"

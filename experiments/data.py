@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from experiments import cache as caches
-from experiments import cifar10, tinyimagenet
-from experiments.download import download as get
-from experiments.images import Cifar10, Labelled, labelled
-from experiments.splits import (
+from experiments.datasets import cache as caches
+from experiments.datasets import cifar10, tinyimagenet
+from experiments.datasets.download import download as get
+from experiments.datasets.images import Cifar10, Labelled, labelled
+from experiments.datasets.splits import (
     POISON_BUDGETS,
     Poisoned,
     first_of_class,

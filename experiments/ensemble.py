@@ -22,9 +22,9 @@ from torch import nn
 import unweave
 from benchmarks.provenance import provenance
 from experiments.data import Cifar10, Labelled, first_of_class, load_cifar10
-from experiments.fast_training import train_fast
-from experiments.models import allcnn
-from experiments.training import error
+from experiments.datasets.images import error
+from experiments.training.fast import train_fast
+from experiments.training.models import allcnn
 from unweave.audit import collect, save_evidence
 
 FORGET = 500

@@ -12,14 +12,14 @@ from __future__ import annotations
 from typing import Any
 
 import unweave
-from experiments.jobs import Job
+from experiments.documents.many import Attackers, rounded
+from experiments.documents.summary import attacks, head, method_rows, rests_on
 from experiments.layers import cases
-from experiments.many import Attackers, rounded
-from experiments.methods import pgu_config
-from experiments.requests import both_kinds, variant_job
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import Case
-from experiments.summary import attacks, head, method_rows, rests_on
-from experiments.work import Work
+from experiments.ways.methods import pgu_config
+from experiments.ways.requests import both_kinds, variant_job
 
 NAME = "epochs"
 SCHEDULED = 100

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.jobs import Job
-from experiments.requests import original_job, retrained_job, variant_job
+from experiments.documents.summary import head, method_rows
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import Case, steps_of
-from experiments.summary import head, method_rows
-from experiments.work import Work
+from experiments.ways.requests import original_job, retrained_job, variant_job
 
 NAME = "gamma"
 METHODS = ("pgu", "match")

@@ -13,15 +13,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from experiments.chains import chain
-from experiments.jobs import Job
-from experiments.many import rounded
-from experiments.readout import logits_of, percent_wrong
+from experiments.documents.many import rounded
+from experiments.documents.summary import head, timing
+from experiments.running.jobs import Job
+from experiments.running.readout import logits_of, percent_wrong
+from experiments.running.sources import recipe_of
+from experiments.running.training_sets import FULL
+from experiments.running.work import Work, in_all
 from experiments.settings import Case, Setting, step_alone
-from experiments.sources import recipe_of
-from experiments.summary import head, timing
-from experiments.training_sets import FULL
-from experiments.work import Work, in_all
+from experiments.ways.chains import chain
 
 NAME = "incremental-long"
 METHODS = ("pgu", "match")

@@ -13,11 +13,11 @@ from typing import Any
 
 from torch import nn
 
-from experiments.jobs import Job
-from experiments.requests import both_kinds, variant_job
+from experiments.documents.summary import attacks, head, method_rows, rests_on
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import Case, Setting, first_classes, steps_of
-from experiments.summary import attacks, head, method_rows, rests_on
-from experiments.work import Work
+from experiments.ways.requests import both_kinds, variant_job
 
 NAME = "layers"
 METHODS = ("pgu", "eu_k")

@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from experiments.cells import attack_of, auc, beside, mean, papers, request_seconds, table, with_seconds
-from experiments.page_basis import basis, count, span
-from experiments.page_figures import drawn_from, write_svg
-from experiments.page_tables import TABLES
+from experiments.documents.basis import basis, count, span
+from experiments.documents.cells import attack_of, auc, beside, mean, papers, request_seconds, table, with_seconds
+from experiments.documents.figures import drawn_from, write_svg
+from experiments.documents.tables import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_YET = "not run yet"

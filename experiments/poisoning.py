@@ -17,19 +17,19 @@ from functools import partial
 from typing import Any
 
 import unweave
-from experiments.jobs import Job
-from experiments.loaders import Shuffled
-from experiments.methods import capped, fitted_to, pgu_story, title_of
-from experiments.outcome import Outcome, all_finite
-from experiments.readout import logits_of, percent_wrong
+from experiments.documents.summary import head, spread, timing
+from experiments.running.jobs import Job
+from experiments.running.readout import logits_of, percent_wrong
+from experiments.running.sources import recipe_of
+from experiments.running.training_sets import clean_part, poisoned_by, with_poison
+from experiments.running.work import Work
 from experiments.search import lowest
 from experiments.settings import Case, Setting
-from experiments.sources import recipe_of
-from experiments.summary import head, spread, timing
-from experiments.training_sets import clean_part, poisoned_by, with_poison
+from experiments.training.loaders import Shuffled
 from experiments.trials import KNOBS, SCHEME
-from experiments.tuning import best_of, described, earlier_trials, kept_rows, skipped
-from experiments.work import Work
+from experiments.ways.methods import capped, fitted_to, pgu_story, title_of
+from experiments.ways.outcome import Outcome, all_finite
+from experiments.ways.tuning import best_of, described, earlier_trials, kept_rows, skipped
 from unweave.baselines import BASELINES
 
 OURS = ("pgu", "paper", "match")

@@ -23,14 +23,14 @@ from typing import Any, Literal
 
 import torch
 
-from experiments.jobs import Done, Job, run_jobs
-from experiments.keeping import PARTS, earlier, with_kept
-from experiments.page_tables import TABLES
-from experiments.provenance import made_by
+from experiments.documents.keeping import PARTS, earlier, with_kept
+from experiments.documents.tables import TABLES
+from experiments.running.jobs import Done, Job, run_jobs
+from experiments.running.provenance import made_by
+from experiments.running.shares import shared
+from experiments.running.work import Work
 from experiments.settings import PAPER, QUICK, Scale
-from experiments.shares import shared
 from experiments.trials import SCHEME
-from experiments.work import Work
 from unweave.cli.reproduce import STAGES, add_options
 from unweave.errors import ConfigError
 from unweave.files import write_atomically

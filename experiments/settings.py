@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from experiments.data import first_of_class
-from experiments.models import ResNet18, allcnn, smallvgg
-from experiments.quick_models import QuickResNet, quick_allcnn, quick_smallvgg
-from experiments.recipes import RECIPES
+from experiments.training.models import ResNet18, allcnn, smallvgg
+from experiments.training.quick_models import QuickResNet, quick_allcnn, quick_smallvgg
+from experiments.training.recipes import RECIPES
 
 Chosen = Callable[[Tensor], Tensor]
 """From the training labels [N] to the indices that are forgotten."""

@@ -23,14 +23,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from experiments.jobs import Job
-from experiments.methods import SAMPLES
-from experiments.requests import both_kinds, method_job, original_job, retrained_job
+from experiments.documents.summary import attacks, entropies, head, method_rows, rests_on, tuned
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import Case, published, samples_of_class_0
-from experiments.summary import attacks, entropies, head, method_rows, rests_on, tuned
 from experiments.trials import SCHEME
-from experiments.tuning import tuning_jobs
-from experiments.work import Work
+from experiments.ways.methods import SAMPLES
+from experiments.ways.requests import both_kinds, method_job, original_job, retrained_job
+from experiments.ways.tuning import tuning_jobs
 from unweave.baselines import BASELINES
 
 NAME = "table1"

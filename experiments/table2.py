@@ -21,15 +21,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.jobs import Job
-from experiments.methods import CLASSES
-from experiments.paper_numbers import PAPER
-from experiments.requests import both_kinds, method_job
+from experiments.documents.paper_numbers import PAPER
+from experiments.documents.summary import attacks, entropies, head, method_rows, rests_on, tuned
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import Case, first_classes
-from experiments.summary import attacks, entropies, head, method_rows, rests_on, tuned
 from experiments.trials import SCHEME
-from experiments.tuning import tuning_jobs
-from experiments.work import Work
+from experiments.ways.methods import CLASSES
+from experiments.ways.requests import both_kinds, method_job
+from experiments.ways.tuning import tuning_jobs
 
 NAME = "table2"
 OTHERS = ("eu_k", "scrub")

@@ -25,14 +25,23 @@ from typing import Any
 
 import numpy as np
 
-from experiments.chains import chain
-from experiments.jobs import Job
-from experiments.methods import SAMPLES, title_of
-from experiments.readout import logits_of, percent_wrong, read_out
-from experiments.requests import Result, both_kinds, job, method_job, original_job, retrained_job
+from experiments.documents.summary import (
+    attacks,
+    entropies_of,
+    forget_outputs,
+    head,
+    method_rows,
+    rests_on,
+    spread,
+    timing,
+)
+from experiments.running.jobs import Job
+from experiments.running.readout import logits_of, percent_wrong, read_out
+from experiments.running.work import Work, in_all
 from experiments.settings import Case, published, steps_of
-from experiments.summary import attacks, entropies_of, forget_outputs, head, method_rows, rests_on, spread, timing
-from experiments.work import Work, in_all
+from experiments.ways.chains import chain
+from experiments.ways.methods import SAMPLES, title_of
+from experiments.ways.requests import Result, both_kinds, job, method_job, original_job, retrained_job
 
 NAME = "table3"
 

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.jobs import Job
 from experiments.poisoning import WARNECKE, poison_document, poison_jobs
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 from experiments.settings import Setting, published
-from experiments.work import Work
 
 NAME = "table4"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.jobs import Job
 from experiments.poisoning import poison_document, poison_jobs
-from experiments.work import Work
+from experiments.running.jobs import Job
+from experiments.running.work import Work
 
 NAME = "table4-tiny"
 

@@ -1,4 +1,4 @@
-"""What tuning turns for every baseline: one knob of strength each, from its authors' value on (``experiments.search``).
+"""What tuning turns for every baseline: one knob of strength each, from its authors' value on (``search``).
 
 A few settings are fixed by reasoning, in every trial of the method, and not searched:
 
@@ -6,7 +6,7 @@ A few settings are fixed by reasoning, in every trial of the method, and not sea
   through the network. Where that set is of one class, running statistics become that class's, whatever the learning
   rate: with batch norm in train mode on table 1's request, NegGrad stands at a forget error of 79 % with a tenth of its
   authors' rate and at 84 % with the rate itself, so that no rate forgets a little.
-- ``eu_k`` trains by the network's own recipe (``experiments.last_layers``), as PGU's version does; its knob is so many
+- ``eu_k`` trains by the network's own recipe (``ways.last_layers``), as PGU's version does; its knob is so many
   times the recipe's learning rate. k stays 3, the paper's: another k is another row (``experiments.layers`` has it).
 - The end of a schedule keeps its ratio to its beginning (``cf_k``).
 - ``fisher`` looks at 2,000 retained samples.

@@ -16,8 +16,8 @@ import torch
 import unweave
 from benchmarks import authors, authors_child
 from benchmarks.cases import Case, patterns, toy
-from experiments.images import MEAN, STD
-from experiments.models import allcnn
+from experiments.datasets.images import MEAN, STD
+from experiments.training.models import allcnn
 from unweave.errors import ConfigError
 
 STUB = """

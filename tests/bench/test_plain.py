@@ -63,8 +63,8 @@ def test_one_step_is_the_gradient_of_the_papers_loss_without_its_core_part(case,
 
 
 def test_it_stops_once_the_forget_error_exceeds_the_validation_error_and_keeps_the_nearer_look(case) -> None:
-    from experiments.fast_training import train_fast
-    from experiments.training import error
+    from experiments.datasets.images import error
+    from experiments.training.fast import train_fast
 
     net = train_fast(case.build, case.train, seed=0, epochs=case.epochs, padding=1, batch_size=64)
     config = dataclasses.replace(case.papers.resolved(), lr=0.5, lr_end=0.5, epochs=60)

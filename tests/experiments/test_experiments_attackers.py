@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.jobs import Job, run_jobs
-from experiments.many import Attackers
+from experiments.documents.many import Attackers
+from experiments.documents.summary import attacks, entropies, method_rows
+from experiments.running.jobs import Job, run_jobs
+from experiments.running.work import Work
 from experiments.settings import SMOKE, samples_of_class_0
-from experiments.summary import attacks, entropies, method_rows
-from experiments.work import Work
 
 CASE = samples_of_class_0(SMOKE)
 SAMPLES, CLASSES = 60, 10

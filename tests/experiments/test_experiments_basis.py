@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from experiments.page_basis import basis, count, settings, span, timed_seeds, timed_steps, tuning
-from experiments.paper_numbers import PAPER
+from experiments.documents.basis import basis, count, settings, span, timed_seeds, timed_steps, tuning
+from experiments.documents.paper_numbers import PAPER
 
 
 def rests_on(**kinds: int) -> dict[str, Any]:

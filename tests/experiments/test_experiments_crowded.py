@@ -18,15 +18,15 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
-from experiments import work as works
-from experiments.alone import one_at_a_time
-from experiments.jobs import Job
+from experiments.documents.summary import method_rows, timing
 from experiments.reproduce import Options, options_of
 from experiments.reproduce import _run as run_all
+from experiments.running import work as works
+from experiments.running.alone import one_at_a_time
+from experiments.running.jobs import Job
+from experiments.running.training_sets import FULL
+from experiments.running.work import Work, in_all
 from experiments.settings import SMOKE, Setting, samples_of_class_0
-from experiments.summary import method_rows, timing
-from experiments.training_sets import FULL
-from experiments.work import Work, in_all
 from unweave.cli.reproduce import add_options
 from unweave.files import write_atomically
 from unweave.rest import fingerprint

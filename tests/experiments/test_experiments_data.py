@@ -16,10 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from experiments import cifar10, data, tinyimagenet
-from experiments.cache import cache_folder
-from experiments.download import download
-from experiments.images import MEAN, STD
+from experiments import data
+from experiments.datasets import cifar10, tinyimagenet
+from experiments.datasets.cache import cache_folder
+from experiments.datasets.download import download
+from experiments.datasets.images import MEAN, STD
 from unweave.errors import ConfigError, StoreError
 
 CPU = torch.device("cpu")

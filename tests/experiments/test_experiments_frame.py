@@ -16,26 +16,29 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import class_smallvgg, data, last_layers, methods, page_studies, readout, table3
+from experiments import class_smallvgg, data, table3
 from experiments.data import Labelled
+from experiments.documents import studies
+from experiments.documents.many import rounded, thinned
+from experiments.documents.paper_numbers import PAPER
+from experiments.documents.summary import head, rests_on, spread
 from experiments.epochs import SCHEDULED, settings_for
-from experiments.fast_training import Learning, Recipe, train_end
 from experiments.incremental_long import dropped_after
-from experiments.jobs import Job
 from experiments.layers import ends_of
-from experiments.loaders import Shuffled
-from experiments.many import rounded, thinned
 from experiments.pages import ROOT, page, with_summary
-from experiments.paper_numbers import PAPER
-from experiments.readout import compact, every_nth, glance, read_out
 from experiments.reproduce import together
+from experiments.running import readout
+from experiments.running.jobs import Job
+from experiments.running.readout import compact, every_nth, glance, read_out
+from experiments.running.sources import recipe_of
+from experiments.running.training_sets import FULL
+from experiments.running.work import Parts, Work
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of
-from experiments.sources import recipe_of
-from experiments.summary import head, rests_on, spread
-from experiments.training_sets import FULL
-from experiments.tuning import score
-from experiments.work import Parts, Work
+from experiments.training.fast import Learning, Recipe, train_end
+from experiments.training.loaders import Shuffled
+from experiments.ways import last_layers, methods
+from experiments.ways.tuning import score
 from unweave.baselines.importances import Importances, importances
 from unweave.baselines.last_layers import moving_modules
 from unweave.baselines.ntk import Linearised, linearise
@@ -266,7 +269,7 @@ def test_what_is_lost_by_epoch_is_lost_by_the_same_networks() -> None:
     }
     network = {"request": {"network": "net"}, "epochs": [0, 5], "methods": methods, "attacks": {}}
     made = {"scale": "paper", "made_by": [], "seconds": 1.0}
-    text = page_studies.epochs({**made, "networks": {"smallvgg": network}})
+    text = studies.epochs({**made, "networks": {"smallvgg": network}})
     assert "| 5 | 1 | +0.25 | +0.00 | 50.00 |" in text
 
 

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from experiments import fast_training, halfway
 from experiments.data import Labelled
-from experiments.fast_training import Recipe, train_many
-from experiments.halfway import Halfway
+from experiments.running.training_sets import FULL
+from experiments.running.work import Work
 from experiments.settings import SMOKE
-from experiments.training_sets import FULL
-from experiments.work import Work
+from experiments.training import fast as fast_training
+from experiments.training import halfway
+from experiments.training.fast import Recipe, train_many
+from experiments.training.halfway import Halfway
 from unweave.errors import ConfigError
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

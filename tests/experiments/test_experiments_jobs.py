@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.jobs import Job, Outcome, run_jobs
+from experiments.running.jobs import Job, Outcome, run_jobs
 from unweave.errors import ConfigError, MismatchError, StoreError
 
 
@@ -143,7 +143,7 @@ def test_a_result_that_is_not_json_is_refused_and_nothing_kept(tmp_path: Path) -
 
 def test_progress_tells_the_time_that_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 50))
-    monkeypatch.setattr("experiments.jobs.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("experiments.running.jobs.time.perf_counter", lambda: float(next(clock)))
     said: list[str] = []
     run_jobs(Work().jobs(), tmp_path, say=said.append)
     # The clock is read at the start, twice for a job and once when it is kept: 150 s a job, 50 of them its own.

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from experiments import layers
-from experiments.cells import origin
-from experiments.keeping import PARTS, earlier, in_place, with_kept
-from experiments.page_tables import TABLES
+from experiments.documents.cells import origin
+from experiments.documents.keeping import PARTS, earlier, in_place, with_kept
+from experiments.documents.tables import TABLES
 from experiments.reproduce import Options, options_of, reproduce
 from experiments.settings import SMOKE
 from unweave.cli.main import main

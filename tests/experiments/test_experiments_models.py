@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from experiments.models import ResNet18, allcnn, smallvgg
-from experiments.training import augment
+from experiments.training.augmentation import augment
+from experiments.training.models import ResNet18, allcnn, smallvgg
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from experiments import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, table1, table3
-from experiments.keeping import PARTS, with_kept
+from experiments.documents.keeping import PARTS, with_kept
+from experiments.running.work import Work
 from experiments.settings import PAPER
-from experiments.work import Work
 
 RESULTS = Path(__file__).parents[2] / "results"
 MADE_OF = [("table1", module) for module in (table1, attacks)] + [

@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from experiments import tuning
-from experiments.outcome import Outcome, all_finite
 from experiments.reproduce import Options, together
 from experiments.reproduce import _run as run_all
+from experiments.running.work import Work
 from experiments.search import TOLERANCE, Knob, Tried, lowest, towards, verdict_of
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import Case, Scale, samples_of_class_0
 from experiments.table1 import UNTUNED, baselines
 from experiments.trials import KNOBS, SCHEME
-from experiments.tuning import best_of, chosen_settings, rows_of, trials_of, tuning_jobs
-from experiments.work import Work
+from experiments.ways import tuning
+from experiments.ways.outcome import Outcome, all_finite
+from experiments.ways.tuning import best_of, chosen_settings, rows_of, trials_of, tuning_jobs
 from unweave.baselines import BASELINES
 from unweave.errors import ConfigError, MismatchError
 

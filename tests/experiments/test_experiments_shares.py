@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import shares
-from experiments.alone import claimed
-from experiments.jobs import Job
 from experiments.poisoning import poison_jobs
 from experiments.reproduce import Options, reproduce
+from experiments.running import shares
+from experiments.running.alone import claimed
+from experiments.running.jobs import Job
+from experiments.running.shares import bundle_of, shared
+from experiments.running.work import Work
 from experiments.settings import SMOKE
-from experiments.shares import bundle_of, shared
 from experiments.table1 import jobs as table1_jobs
-from experiments.work import Work
 
 PEOPLE = 4
 
@@ -76,7 +76,7 @@ def test_what_is_needed_but_not_asked_for_is_not_waited_for(tmp_path: Path) -> N
 
 
 def test_who_dies_lets_go_and_who_is_told_to_ends_waiting(tmp_path: Path) -> None:
-    script = "import sys, time; from pathlib import Path; from experiments.alone import claimed\n"
+    script = "import sys, time; from pathlib import Path; from experiments.running.alone import claimed\n"
     script += "with claimed(Path(sys.argv[1])) as mine: print(mine, flush=True); time.sleep(60)"
     lock = tmp_path / "net/case/0.lock"
     with subprocess.Popen([sys.executable, "-c", script, str(lock)], stdout=subprocess.PIPE, text=True) as other:

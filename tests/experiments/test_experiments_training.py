@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments import fast_training
 from experiments.data import Labelled, load_embedded
-from experiments.dropout import dropout_drawn_from
-from experiments.fast_training import RECIPES, Learning, Recipe, one_cycle, train_end, train_many, train_recipe
-from experiments.recipes import recipe_of
-from experiments.training import augment, error
+from experiments.datasets.images import error
+from experiments.training import fast as fast_training
+from experiments.training.augmentation import augment
+from experiments.training.dropout import dropout_drawn_from
+from experiments.training.fast import RECIPES, Learning, Recipe, one_cycle, train_end, train_many, train_recipe
+from experiments.training.recipes import recipe_of
 from unweave.errors import ConfigError, DataError
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from experiments import table1, table2
-from experiments.keeping import PARTS
-from experiments.page_figures import drawn_from, write_svg
-from experiments.page_tables import TABLES
+from experiments.documents.figures import drawn_from, write_svg
+from experiments.documents.keeping import PARTS
+from experiments.documents.tables import TABLES
 from experiments.pages import NOT_YET, page, with_summary
 from experiments.reproduce import EXPERIMENTS, Options, reproduce
+from experiments.running.work import Work
 from experiments.settings import PAPER, SMOKE
-from experiments.work import Work
 from unweave.errors import ConfigError, MismatchError
 
 FOLDER = "work"

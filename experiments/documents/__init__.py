@@ -1,0 +1,1 @@
+"""From outcomes to documents, and from documents to tables and figures."""

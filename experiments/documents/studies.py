@@ -1,0 +1,207 @@
+"""Ablations, attacks and figures as Markdown tables, from their JSON documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.documents.basis import basis, count, span, timed_seeds, timed_steps
+from experiments.documents.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+
+Document = Mapping[str, Any]
+
+
+def class_smallvgg(document: Document) -> str:
+    """Where airplanes go."""
+    taken = document["taken for"]
+    apart = document["distance to retrained"], document["distance of single networks"]
+    names = list(next(iter(taken.values()), {}))
+    rows = [
+        [
+            document["methods"][method]["title"],
+            *(f"{100 * shares[c]:.1f}" for c in names),
+            *(f"{found[method]:.2f}" if method in found else MISSING for found in apart),
+        ]
+        for method, shares in taken.items()
+    ]
+    return "\n\n".join(
+        [
+            table(["taken for, percent", *names, "distance", "single networks'"], rows),
+            simple(document["methods"]),
+            *timed_seeds(document["methods"].values()),
+            origin(document),
+        ]
+    )
+
+
+def simple(methods: Mapping[str, Any], keys: tuple[str, ...] = ("retained test", "retained", "forgotten")) -> str:
+    """Some errors and the seconds of each method."""
+    rows = [
+        [row["title"], count(row), *(mean(row["errors"].get(k)) for k in keys), seconds(row["seconds"])]
+        for row in methods.values()
+    ]
+    return table(["method", "n", *keys, "seconds"], rows)
+
+
+def gamma(document: Document) -> str:
+    """Errors by γ."""
+    rows, known = [], document["paper"]["rows"]
+    for method, by_gamma in document["methods"].items():
+        for value, row in by_gamma.items():
+            paper = known.get(value, {}) if method == "pgu" else {}
+            rows.append(
+                [
+                    f"{method}, γ = {value}",
+                    count(row),
+                    *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test")),
+                ]
+            )
+    for name, row in document["references"].items():
+        paper = document["paper"]["retrained"] if name == "retrained" else {}
+        rows.append(
+            [
+                name,
+                count(row),
+                *(beside(mean(row["errors"][k]), papers(paper.get(k))) for k in ("forgotten", "retained", "test")),
+            ]
+        )
+    return "\n\n".join([table(["method", "n", "forgotten", "retained", "test"], rows), origin(document)])
+
+
+def layers(document: Document) -> str:
+    """AUC by how much moves."""
+    parts = []
+    for key, found in document["networks"].items():
+        known, rows = document["paper"][key], []
+        for k in range(len(found["moved"]) + 1):
+            cells, seeds = [str(k)], list[int]()
+            for method in ("pgu", "eu_k"):
+                name = "original" if k == 0 else f"{method} last={k}"
+                paper = known[method][k] if k < len(known[method]) else None
+                error = found["methods"].get(name, {}).get("errors", {}).get("forgotten")
+                seeds += [] if error is None else [len(error["values"])]
+                cells += [beside(auc(attack_of(found, name, "xgboost")), papers(paper, 3)), mean(error)]
+            rows.append([cells[0], span(seeds) if seeds else MISSING, *cells[1:]])
+        what = "blocks" if key == "resnet18" else "layers"
+        columns = [f"last {what} moved", "n", "PGU: XGBoost attack", "forgotten", "EU-k: XGBoost attack", "forgotten"]
+        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
+    return "\n\n".join([*parts, origin(document)])
+
+
+def epochs(document: Document) -> str:
+    """By epoch."""
+    parts = []
+    for found in document["networks"].values():
+        rows = []
+        before = found["methods"].get("original", {})
+        for epoch in found["epochs"]:
+            name = "original" if epoch == 0 else f"pgu epochs={epoch}"
+            if name in found["methods"]:
+                errors = found["methods"][name]["errors"]
+                keys = ("retained", "retained test" if "retained test" in errors else "test")
+                lost = [_rise(found["methods"][name], before, k) for k in keys]
+                n = count(found["methods"][name])
+                rows.append([str(epoch), n, *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
+        columns = ["epochs", "n", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
+        parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
+    return "\n\n".join([*parts, origin(document)])
+
+
+def _rise(row: Document, before: Document, key: str) -> str:
+    """How much an error rose, points: the mean over seeds of which there are both networks."""
+    if key not in before.get("errors", {}):
+        return MISSING
+    first = dict(zip(before["seeds"], before["errors"][key]["values"], strict=True))
+    rises = [
+        value - first[seed]
+        for seed, value in zip(row["seeds"], row["errors"][key]["values"], strict=True)
+        if seed in first
+    ]
+    return f"{round(sum(rises) / len(rises), 2) + 0.0:+.2f}" if rises else MISSING  # + 0.0: no "-0.00"
+
+
+def attacks(document: Document) -> str:
+    """All attacks, then what each part is worth."""
+
+    def rows(methods: Mapping[str, Any]) -> list[list[str]]:
+        found = []
+        for name, row in methods.items():
+            distance = attack_of(document, name, "klom")
+            klom = (
+                MISSING
+                if distance is None
+                else f"{distance['unlearned']['value']:.2f} / {distance['retrained']['value']:.2f}"
+            )
+            hardest = (attack_of(document, name, "u-lira") or {}).get("hardest quarter")
+            cells = [auc(attack_of(document, name, key)) for key in ("xgboost", "u-lira", "rmia")]
+            cells.insert(2, auc(None if hardest is None else {"auc": hardest}))
+            found.append(
+                [
+                    row["title"],
+                    count(row),
+                    *(mean(row["errors"][k]) for k in ("retained", "forgotten", "test", "own")),
+                    *cells,
+                    klom,
+                ]
+            )
+        return found
+
+    columns = [
+        "method",
+        "n",
+        "retained",
+        "forgotten",
+        "test",
+        "held-out of their class",
+        "XGBoost",
+        "U-LiRA",
+        "U-LiRA, hardest quarter",
+        "RMIA",
+        "KLoM / floor",
+    ]
+    changes = table(columns, rows(document["changes"]))
+    return "\n\n".join(
+        [
+            table(columns, rows(document["methods"])),
+            basis(document),
+            f"One thing changed at a time:\n\n{changes}",
+            origin(document),
+        ]
+    )
+
+
+def incremental_long(document: Document) -> str:
+    """Where accuracy drops."""
+    rows = []
+    for name, run in document["runs"].items():
+        first, last = (statistics_of(run["curves"], place) for place in (0, -1))
+        after = ", ".join("not within the run" if n is None else str(n) for n in run["dropped after"])
+        rows.append(
+            [
+                name,
+                first,
+                last,
+                str(max(len(c) for c in run["curves"]) - 1),
+                after,
+                mean_of(run["step seconds"]),
+            ]
+        )
+    columns = [
+        "run",
+        "accuracy before",
+        "at the end",
+        "steps",
+        f"{document['drop']:.0f} points down after so many a class",
+        "seconds a step",
+    ]
+    return "\n\n".join([table(columns, rows), *timed_steps(document["runs"].values()), origin(document)])
+
+
+def mean_of(found: Mapping[str, Any] | None) -> str:
+    """Without the deviation; seconds that were not timed are missing."""
+    return MISSING if found is None else f"{found['mean']:.1f}"
+
+
+def statistics_of(curves: list[list[float]], place: int) -> str:
+    """The mean of all curves at one end."""
+    return f"{sum(curve[place] for curve in curves) / len(curves):.2f}"

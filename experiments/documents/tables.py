@@ -1,0 +1,254 @@
+"""The paper's four tables as Markdown, and where every other result is turned into it; from JSON documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from experiments.documents.basis import basis, count, seeds_behind, span, tuning
+from experiments.documents.cells import (
+    MISSING,
+    attack_of,
+    auc,
+    beside,
+    mean,
+    origin,
+    papers,
+    request_seconds,
+    seconds,
+    table,
+    with_seconds,
+)
+from experiments.documents.studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
+
+Document = Mapping[str, Any]
+
+
+def table1(document: Document) -> str:
+    """All methods on table 1's request."""
+    return "\n\n".join(
+        [
+            _methods(document, ("retained", "forgotten", "test", "own")),
+            basis(document, ("xgboost", "u-lira", "rmia"), with_seconds(document["methods"])),
+            tuning(document.get("tuning", {}), document["methods"]),
+            distances(document),
+            origin(document),
+        ]
+    )
+
+
+def _methods(document: Document, sets: tuple[str, ...]) -> str:
+    names = {"own": "held-out of their class"}
+    columns = [
+        "method",
+        "n",
+        *(names.get(key, key) for key in sets),
+        "seconds",
+        "XGBoost attack",
+        "U-LiRA",
+        "RMIA",
+        "entropy",
+    ]
+    paper = document["paper"] or {"rows": {}}
+    rows = []
+    for method, row in document["methods"].items():
+        known = paper["rows"].get(method, {})
+        cells = [beside(mean(row["errors"].get(key)), papers(known.get(key))) for key in sets]
+        cells.append(beside(request_seconds(method, row), papers(known.get("seconds"), 0)))
+        cells.append(beside(auc(attack_of(document, method, "xgboost")), papers(paper.get("auc", {}).get(method), 3)))
+        cells += [auc(attack_of(document, method, name)) for name in ("u-lira", "rmia")]
+        distance = document["entropy"].get("distance to retrained", {}).get(method)
+        rows.append([row["title"], count(row), *cells, MISSING if distance is None else f"{distance:.2f}"])
+    return table(columns, rows)
+
+
+def distances(document: Document) -> str:
+    """How far from retraining, and how much faster, ours and the paper's; also against the paper's own schedule."""
+    rows = document["methods"]
+    if "retrained" not in rows:
+        return "Not run yet: the retrained networks."
+    lines = []
+    for method in ("pgu", "paper", "match"):
+        if method in rows:
+            gaps = [_gap(rows, method, key) for key in ("forgotten", "retained", "test")]
+            faster = _times(rows["retrained"]["seconds"], rows[method]["seconds"])
+            lines.append(
+                f"- {rows[method]['title']}: {', '.join(gaps)} points; retraining takes {faster} times as long"
+            )
+    known = (document["paper"] or {}).get("rows", {})
+    if "pgu" in known and "forgotten" in known["pgu"]:
+        gaps = [
+            f"{key} {known['pgu'][key][0] - known['retrained'][key][0]:+.2f}"
+            for key in ("forgotten", "retained", "test")
+        ]
+        faster = known["retrained"]["seconds"][0] / known["pgu"]["seconds"][0]
+        lines.append(f"- the paper's PGU: {', '.join(gaps)} points; retraining takes {faster:.1f} times as long")
+    for recipe, found in document.get("the paper's schedule", {}).items():
+        if "retrained" in found:
+            seconds_of = found["retrained"]["seconds"]
+            took = MISSING if seconds_of is None else f"{seconds_of['median']:.0f}"
+            lines.append(f"- retraining by the paper's own schedule (`{recipe}`) takes {took} s on this machine")
+    return "\n".join(["Error less that of retraining:", "", *lines])
+
+
+def _times(long: Document | None, short: Document | None) -> str:
+    """How many times as long, by medians; both have to be timed."""
+    return MISSING if long is None or short is None else f"{long['median'] / short['median']:.0f}"
+
+
+def _gap(rows: Mapping[str, Any], method: str, key: str) -> str:
+    return f"{key} {rows[method]['errors'][key]['mean'] - rows['retrained']['errors'][key]['mean']:+.2f}"
+
+
+def table2(document: Document) -> str:
+    """Each number of classes, then the attacks on the first."""
+    parts = list[str]()
+    for number, request in document["requests"].items():
+        known = document["paper"]["rows"] if not parts else document["paper, 10 classes"]["rows"]
+        rows = []
+        for method, row in request["methods"].items():
+            paper = known.get(method, {})
+            cells = [beside(mean(row["errors"].get(k)), papers(paper.get(k))) for k in ("retained test", "retained")]
+            cells += [
+                mean(row["errors"]["forgotten"]),
+                beside(request_seconds(method, row), papers(paper.get("seconds"), 0)),
+            ]
+            distance = request["entropy"].get("distance to retrained", {}).get(method)
+            cells.append(MISSING if distance is None else f"{distance:.2f}")
+            found = attack_of(document, method, "xgboost") if not parts else None
+            cells.append(beside(auc(found), papers(document["paper"]["auc"].get(method), 3) if not parts else None))
+            rows.append([row["title"], count(row), *cells])
+        columns = [
+            "method",
+            "n",
+            "retained test",
+            "retained",
+            "forgotten, all rows",
+            "seconds",
+            "entropy",
+            "XGBoost attack",
+        ]
+        parts.append(f"**{number} classes**\n\n{table(columns, rows)}")
+    first: Document = next(iter(document["requests"].values()), {})
+    tuned = tuning(document.get("tuning", {}), first.get("methods", {}))
+    timed = [row for request in document["requests"].values() for row in with_seconds(request["methods"])]
+    return "\n\n".join([*parts, basis(document, ("xgboost",), timed), tuned, origin(document)])
+
+
+def table3(document: Document) -> str:
+    """Step by step."""
+    paper, rows = document["paper"], []
+    timed = [row for step in document["steps"] for row in with_seconds(step["methods"])]
+    for number, step in enumerate(document["steps"]):
+        for method, row in step["methods"].items():
+            known = paper["rows"].get(method, {})
+            at = {key: values[number] for key, values in known.items() if number < len(values)}
+            cells = [beside(mean(row["errors"][k]), papers(at.get(k))) for k in ("test", "retained", "forgotten")]
+            cells.append(mean(row["errors"].get("step")))
+            cells.append(beside(request_seconds(method, row), papers(at.get("seconds"), 0)))
+            distance = step["entropy"].get("distance to retrained", {}).get(method)
+            cells.append(MISSING if distance is None else f"{distance:.2f}")
+            rows.append([f"{number + 1}: {row['title']}", count(row), *cells])
+    columns = [
+        "step: method",
+        "n",
+        "test",
+        "retained",
+        "forgotten so far",
+        "forgotten in this step",
+        "seconds",
+        "entropy",
+    ]
+    found = document["attacks"].get("methods", {})
+    titles = {method: row["title"] for step in document["steps"] for method, row in step["methods"].items()}
+    lines = [
+        f"- {titles[method]}: XGBoost {auc(about.get('xgboost'))}, U-LiRA {auc(about.get('u-lira'))}"
+        for method, about in found.items()
+    ]
+    return "\n\n".join(
+        [
+            table(columns, rows),
+            basis(document, ("xgboost", "u-lira"), timed),
+            "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
+            *_by_the_papers_schedule(document),
+            origin(document),
+        ]
+    )
+
+
+def _by_the_papers_schedule(document: Document) -> list[str]:
+    """The first step for networks that were trained as long as the paper's."""
+    shown = []
+    for setting, methods in document.get("the paper's schedule", {}).items():
+        if methods:
+            epochs = document["recipes"][setting]["epochs"]
+            words = f"The first step, networks of all {epochs} epochs of the paper's schedule:"
+            shown.append(f"{words}\n\n{simple(methods, ('test', 'retained', 'forgotten'))}")
+    return shown
+
+
+BESIDE_THE_TEST = {
+    "clean train": "Training samples whose labels were right, percent still right:",
+    "poisoned right": "Training samples whose labels were wrong, percent taken for what they are:",
+}
+"""What else is told of networks with wrong labels, and how a table of it begins."""
+
+
+def table4(document: Document) -> str:
+    """Test accuracy by budget, for each way the networks were trained, and what it costs."""
+    parts, timed = list[str](), list[Document]()
+    for name, budgets in document["networks"].items():
+        if rows := _by_budget(document["paper"], budgets, timed):
+            columns = ["network", *(f"{int(budget):,} wrong labels" for budget in budgets)]
+            epochs = document["recipes"][name]["epochs"]
+            whole = [columns[0], "n", *columns[1:], "seconds"]
+            parts.append(f"**{name}, {epochs} epochs**\n\n{table(whole, rows)}")
+            parts += [f"{words}\n\n{table(columns, _accuracies(budgets, k))}" for k, words in BESIDE_THE_TEST.items()]
+    return "\n\n".join([*parts, basis(document, timed=timed), origin(document)])
+
+
+def _by_budget(paper: Document, budgets: Document, timed: list[Document]) -> list[list[str]]:
+    """A row for each method; what its seconds rest on goes to ``timed``."""
+    rows = []
+    for method, (title, *cells) in zip(_in_order(budgets), _accuracies(budgets, "test"), strict=True):
+        known = dict(zip(map(str, paper["budgets"]), paper["rows"].get(method, ()), strict=False))
+        compared = [
+            beside(cell, papers(known.get(budget))) if method in found else cell
+            for cell, (budget, found) in zip(cells, budgets.items(), strict=True)
+        ]
+        there = [found[method] for found in budgets.values() if method in found]
+        timed.append(there[0])
+        behind = span([seeds_behind(row) for row in there])
+        rows.append([title, behind, *compared, seconds(there[0]["seconds"])])
+    return rows
+
+
+def _accuracies(budgets: Document, key: str) -> list[list[str]]:
+    """A row for each method: its title, and its accuracy for each budget."""
+    rows = []
+    for method in _in_order(budgets):
+        title = next(found[method]["title"] for found in budgets.values() if method in found)
+        cells = (mean(found[method]["accuracy"][key]) if method in found else MISSING for found in budgets.values())
+        rows.append([title, *cells])
+    return rows
+
+
+def _in_order(budgets: Document) -> list[str]:
+    """Those with an outcome for any budget, in the order of the budget that has most of them."""
+    fullest: Document = max(budgets.values(), key=len, default={})
+    return list(dict.fromkeys([*fullest, *(method for found in budgets.values() for method in found)]))
+
+
+TABLES: dict[str, Callable[[Document], str]] = {
+    "table1": table1,
+    "table2": table2,
+    "table3": table3,
+    "table4": table4,
+    "table4-tiny": table4,
+    "class-smallvgg": class_smallvgg,
+    "gamma": gamma,
+    "layers": layers,
+    "epochs": epochs,
+    "attacks": attacks,
+    "incremental-long": incremental_long,
+}

@@ -1,0 +1,1 @@
+"""The paper's networks, and how they are trained: quickly, several at once, and on after an interruption."""

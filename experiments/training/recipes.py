@@ -1,0 +1,93 @@
+"""How each network is trained: a short schedule for the many networks an audit needs, and the paper's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Literal
+
+from torch import nn
+
+from experiments.training.models import ResNet18, allcnn, quicknet, smallvgg
+from unweave.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that makes a network of a training set but the seed; ``dataclasses.replace`` changes it."""
+
+    name: str
+    build: Callable[[], nn.Module]
+    epochs: int
+    lr: float
+    batch_size: int
+    weight_decay: float
+    padding: int
+    """Pixels a random crop may be shifted by; every image is also mirrored at random."""
+    schedule: Literal["one cycle", "exponential"] = "one cycle"
+    """One cycle, step by step, or exponential, once an epoch."""
+    optimiser: Literal["sgd", "adam"] = "sgd"
+    """SGD has momentum 0.9, and Nesterov's with one cycle: ``experiments.training.fast``. Adam goes with the
+    exponential schedule only: ``experiments.training.adam``."""
+    lr_end: float = 0.0
+    """Where the exponential schedule ends; one cycle ends at 0."""
+
+    def __post_init__(self) -> None:
+        if self.schedule == "one cycle" and self.optimiser != "sgd":
+            raise ConfigError(f"Invalid optimiser: {self.optimiser!r} with one cycle. Supported: 'sgd'.")
+        if self.schedule == "exponential" and not 0 < self.lr_end <= self.lr:
+            raise ConfigError(f"Invalid lr_end: {self.lr_end}. Supported: above 0 and at most lr, {self.lr}.")
+        if self.epochs < 1 or self.batch_size < 2:
+            raise ConfigError(
+                f"Invalid epochs or batch_size: {self.epochs}, {self.batch_size}. Supported: 1 and 2 or more."
+            )
+
+    def settings(self) -> dict[str, str | int | float]:
+        """As JSON, for a result or for the settings of a job; the network by its name."""
+        made = {field.name: getattr(self, field.name) for field in fields(self)}
+        return made | {"build": self.build.__name__}
+
+
+def _paper(name: str, build: Callable[[], nn.Module], epochs: int) -> Recipe:
+    """The authors' recipe for CIFAR-10."""
+    return Recipe(name, build, epochs, 0.01, 256, 1e-4, padding=4, schedule="exponential", lr_end=0.0005)
+
+
+RECIPES = {
+    recipe.name: recipe
+    for recipe in (
+        Recipe("allcnn-cifar10", allcnn, epochs=30, lr=0.1, batch_size=512, weight_decay=5e-4, padding=4),
+        # The paper's, cut short: with one cycle weights grow so long that the authors' settings hardly turn them.
+        _paper("smallvgg-cifar10", smallvgg, 80),
+        Recipe("resnet18-tiny", ResNet18, epochs=40, lr=0.2, batch_size=512, weight_decay=5e-4, padding=8),
+        _paper("allcnn-cifar10-paper", allcnn, 100),
+        _paper("smallvgg-cifar10-paper", smallvgg, 200),
+        Recipe(
+            "resnet18-tiny-paper",
+            ResNet18,
+            epochs=200,
+            lr=0.001,
+            batch_size=256,
+            weight_decay=2e-4,
+            padding=8,
+            schedule="exponential",
+            optimiser="adam",
+            lr_end=0.0001,
+        ),
+        # For a look at an experiment on a CPU, with load_embedded(device, per_class=100).
+        Recipe("quick", quicknet, epochs=12, lr=0.1, batch_size=50, weight_decay=5e-4, padding=0),
+    )
+}
+
+
+def recipe_of(recipe: Recipe | str) -> Recipe:
+    """A recipe, or the one of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if isinstance(recipe, Recipe):
+        return recipe
+    if recipe not in RECIPES:
+        raise ConfigError(f"Invalid recipe: {recipe!r}. Supported: {', '.join(RECIPES)}.")
+    return RECIPES[recipe]
