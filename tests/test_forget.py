@@ -767,6 +767,67 @@ def test_two_requests_leave_the_grams_of_one_where_the_activations_agree(points:
     assert len(second.grams.origin.forgotten) == 50
 
 
+def test_with_the_first_model_every_request_takes_out_what_was_added(points: Problem) -> None:
+    model, grams, rest = points.model, points.grams, unweave.fit(points.model, points.samples(torch.arange(50, 300)))
+    for chosen in (torch.arange(20), torch.arange(20, 50)):
+        now = unweave.forget(model, points.samples(chosen), grams, points.val, first=points.model)
+        assert now.history[0].forget_error == error_on(model, points.x[chosen], points.y[chosen]), "as it is by now"
+        model, grams = now.model, now.grams
+    assert {name: gap(grams[name], rest[name]) < 1e-6 for name in rest} == dict.fromkeys(rest, True)
+    drifted = unweave.forget(points.model, points.samples(torch.arange(20)), points.grams, points.val)
+    drifted = unweave.forget(drifted.model, points.samples(torch.arange(20, 50)), drifted.grams, points.val)
+    assert max(gap(drifted.grams[name], rest[name]) for name in rest) > 1e-3, "without it, not quite"
+
+
+def test_the_first_model_may_stand_elsewhere_and_is_left_alone(points: Problem) -> None:
+    now = points.run()
+    first = copy.deepcopy(points.model).train()
+    before = state_of(first)
+    found = unweave.forget(now.model, points.samples(torch.arange(40, 60)), now.grams, points.val, first=first)
+    assert found.ok
+    assert state_of(first) == before
+    with pytest.raises(
+        MismatchError, match=f"fitted with model {fingerprint(points.model)[:12]}, first=.*leave it out"
+    ):
+        unweave.forget(now.model, points.samples(torch.arange(40, 60)), now.grams, points.val, first=now.model)
+
+
+def test_what_a_changed_network_makes_of_samples_may_be_too_much_to_take_out(points: Problem) -> None:
+    """As after many requests: the weights of a layer have grown, so that the next one sees larger inputs."""
+    grown = copy.deepcopy(points.model)
+    with torch.no_grad():
+        grown[0].weight.mul_(3)
+    grams = points.grams.belonging_to(fingerprint(grown), forgotten=("before",), held_out=points.grams.held_out)
+    with pytest.raises(MismatchError, match=r"earlier requests have changed the network.*first= \(--first\)"):
+        unweave.forget(grown, points.samples(torch.arange(150)), grams, points.val)
+    found = unweave.forget(grown, points.samples(torch.arange(150)), grams, points.val, first=points.model)
+    assert not any("clipped" in text for text in found.warnings)
+
+
+def test_a_little_drift_is_told(points: Problem) -> None:
+    for forgotten, more in (((), False), (("before",), True)):
+        grams = points.grams.belonging_to(points.grams.origin.model, forgotten=forgotten, held_out=None)
+        space = SimpleNamespace(layers={"0": SimpleNamespace(clipped=0.004)})
+        (words,) = forgetting._drifted(space, grams)
+        assert words.startswith("0.4 % of a layer's spectrum was negative and clipped")
+        assert ("first= (--first) keeps it exact" in words) == more
+    assert forgetting._drifted(SimpleNamespace(layers={}), points.grams) == []
+
+
+def test_copies_in_a_request_are_told(points: Problem) -> None:
+    copies = torch.tensor([3, 3, 7])  # which the training set held as well
+    grams = unweave.fit(points.model, points.samples(torch.cat([torch.arange(300), copies])), val=points.val)
+    twice = replace(points, grams=grams, forget=torch.cat([torch.arange(40), copies])).run()
+    assert [text for text in twice.warnings if text.startswith("3 of these 43 samples are copies of others")]
+    assert not any("copies" in text for text in points.run().warnings)
+
+
+def test_a_result_is_shown_in_a_line_and_printed_as_its_summary(points: Problem) -> None:
+    result = points.run()
+    assert repr(result) == f"ForgetResult(40 samples, done: {result.stopped})"
+    assert str(result) == result.summary()
+
+
 def test_the_grams_belong_to_the_new_model(points: Problem) -> None:
     result = points.run()
     assert result.grams.origin.model == fingerprint(result.model)
@@ -939,9 +1000,8 @@ def test_a_learning_rate_of_the_user_s_is_not_changed(points: Problem, monkeypat
 def warned(points: Problem, **changes: Any) -> list[str]:
     """The warnings of a request whose outcome is changed by hand."""
     result = points.run()
-    space = unweave.CoreSpace.from_grams(points.grams)
     facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal}
-    return forgetting._warnings(space, **({"config": ForgetConfig()} | facts | changes))
+    return forgetting._warnings(**({"config": ForgetConfig()} | facts | changes))
 
 
 def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:

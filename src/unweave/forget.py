@@ -19,7 +19,7 @@ from unweave.grams import LayerGrams
 from unweave.layers import find_layers, select
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
-from unweave.pool import facts_about, gathered_samples, in_order, pooled
+from unweave.pool import facts_about, gathered_samples, in_order, observe_together, pooled
 from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
@@ -42,6 +42,7 @@ def forget(
     val: Loader | None = None,
     config: ForgetConfig | None = None,
     *,
+    first: nn.Module | None = None,
     progress: Progress | None = None,
 ) -> ForgetResult:
     """Make a model that behaves as if it had never seen some of its training samples.
@@ -58,6 +59,9 @@ def forget(
             Grams keep of the original model). Needed for ``task="samples"`` unless the Grams were fitted with ``val=``;
             recommended always.
         config: see :class:`ForgetConfig`.
+        first: the model that the Grams were fitted with, if it is still there and ``model`` came out of a request: then
+            what is taken out is to the last digit what was added, however many requests there were. Without it, it is
+            what ``model`` makes of the samples by now, which is a little else after each request.
         progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
 
     Raises:
@@ -77,7 +81,7 @@ def forget(
     digests = _check_request(original, samples, grams, config, val)
 
     home, grams_here = grams.device, grams.to(device_of(original))
-    given, before = _given(original, samples, grams, samples.look_size(config.batch_size))
+    given, before = _given(original, first, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
@@ -111,9 +115,11 @@ def forget(
         final=final,
         warnings=[
             *_elsewhere(grams, original),
+            *_repeated(digests),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *said_again(net, grams, val),
-            *_warnings(space, shift, loop.history[0], final, goal, config),
+            *_drifted(space, grams),
+            *_warnings(shift, loop.history[0], final, goal, config),
         ],
     )
 
@@ -157,15 +163,41 @@ def _check_request(
     return digests
 
 
-def _given(original: nn.Module, samples: Samples, grams: LayerGrams, size: int) -> tuple[LayerGrams, Outcomes]:
-    """The Grams and the outcomes of the samples to forget; each rank streams some of the batches."""
+def _given(
+    original: nn.Module, first: nn.Module | None, samples: Samples, grams: LayerGrams, size: int
+) -> tuple[LayerGrams, Outcomes]:
+    """The Grams of the samples to forget, by the first model if it is there, and what the original makes of them.
+
+    Each rank streams some of the batches.
+
+    Raises:
+        MismatchError: ``first`` is not the model that the Grams were fitted with.
+    """
     batches = list(samples.batches(size))
+    fitted = original if first is None else _checked_first(first, grams, device_of(original))
     with together("the pass over the forget set"):
         own = [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]]
         known = grams.origin.model  # the request was refused if it is another's
-        part, seen = stream(original, own, "forget", grams.names, grams.origin.manner, made_from=known)
+        part, seen = stream(fitted, own, "forget", grams.names, grams.origin.manner, made_from=known)
     everybodys = Outcomes.concat(theirs for theirs in exchange("the outcomes of the forget set", seen) if len(theirs))
-    return pooled(part), in_order(everybodys, [positions for _, _, positions in batches])
+    before = in_order(everybodys, [positions for _, _, positions in batches])
+    if fitted is original:
+        return pooled(part), before
+    with at_rest(original):
+        return pooled(part), observe_together(original, samples, size)
+
+
+def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) -> nn.Module:
+    """The model that the Grams were fitted with, on the device of the request."""
+    first = unwrap(first)
+    require_whole(first)
+    found = fingerprint(first)
+    if found != grams.origin.key:
+        raise MismatchError(
+            f"These Grams were fitted with model {grams.origin.key[:12]}, first= (--first) is {found[:12]}. Pass the "
+            "model of before all requests, or leave it out."
+        )
+    return first if device_of(first) == device else duplicate(first).to(device)
 
 
 def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> float | dict[str, float]:
@@ -253,14 +285,35 @@ def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     ]
 
 
-def _warnings(
-    space: CoreSpace, shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig
-) -> list[str]:
+def _repeated(digests: tuple[str, ...]) -> list[str]:
+    """A warning where a sample was taken out more than once: a training set may hold it twice, a loader repeat it."""
+    more = len(digests) - len(set(digests))
+    if not more:
+        return []
+    return [
+        f"{more} of these {len(digests)} samples are copies of others in the request, and each was taken out of the "
+        "Grams: that is right if the training set held them as often. If the loader repeats samples, start again from "
+        "the model and Grams of before, with each of them once"
+    ]
+
+
+def _drifted(space: CoreSpace, grams: LayerGrams) -> list[str]:
+    """A warning where what was taken out is not what had been added."""
+    clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
+    if clipped < 1e-3:
+        return []
+    words = f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"
+    if grams.origin.forgotten:
+        words += (
+            ": earlier requests have changed what the network makes of these samples, so that they were not taken out "
+            "exactly. With more of it a request is refused; first= (--first) keeps it exact"
+        )
+    return [words]
+
+
+def _warnings(shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig) -> list[str]:
     """What a person should look at even though, or especially because, the request is done."""
     warnings = []
-    clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
-    if clipped >= 1e-3:
-        warnings.append(f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped")
     if not goal.at_least and first.forget_error >= goal.error > 0:
         warnings.append(
             f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "

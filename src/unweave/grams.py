@@ -251,10 +251,22 @@ class LayerGrams(Mapping[str, Tensor]):
             lowest = (torch.linalg.eigvalsh(after)[:, 0] / slack * tolerance).min().item()
             raise MismatchError(
                 f"Layer {name!r}: after subtracting, the lowest eigenvalue is {lowest:.2e} of the trace, below "
-                f"-{tolerance:.0e}, so these samples were not part of what was fitted, not under this transform, or "
-                f"were subtracted before. Grams of {self.samples} samples fitted with transform="
-                f"{self.origin.transform!r}; pass the same inputs they were fitted on."
+                f"-{tolerance:.0e}, so {self._what_went_wrong()}"
             )
+
+    def _what_went_wrong(self) -> str:
+        """Why sums may not subtract, and what can be done."""
+        if self.origin.forgotten:
+            return (
+                "these samples are not what was added: earlier requests have changed the network, so that its layers "
+                "see them in another way by now, or they were never fitted. Pass the model that the Grams were fitted "
+                "with as first= (--first), from the second request on, or fit again."
+            )
+        return (
+            "these samples were not part of what was fitted, not under this transform, are here more than once, or "
+            f"were subtracted before. Grams of {self.samples} samples fitted with transform="
+            f"{self.origin.transform!r}; pass the same inputs they were fitted on."
+        )
 
     def _precisions(self) -> tuple[str, ...]:
         """Every precision that rows and sums have been through."""

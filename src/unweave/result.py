@@ -36,9 +36,9 @@ class Look:
     """Since the request began."""
 
 
-@dataclass
+@dataclass(repr=False)
 class ForgetResult:
-    """The outcome of :func:`unweave.forget`."""
+    """The outcome of :func:`unweave.forget`; printed, it is its summary."""
 
     model: nn.Module
     """A new model; the one passed in is untouched."""
@@ -63,6 +63,12 @@ class ForgetResult:
     final: Look
     """How the returned model stands."""
     warnings: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return f"ForgetResult({self.samples} samples, {'done' if self.ok else 'NOT DONE'}: {self.stopped})"
+
+    def __str__(self) -> str:
+        return self.summary()
 
     def summary(self) -> str:
         """A few lines for a person: what was asked, what came out, and what it did to everything else."""
