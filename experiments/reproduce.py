@@ -16,6 +16,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -85,6 +86,7 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
     Raises:
         ConfigError: an unknown experiment, stage or device, or nothing to keep. DataError: the data is not there or not
         right. StoreError, MismatchError: what is to be kept is no document, or does not fit the new one.
+        SystemExit: interrupted (130) or out of GPU memory (1); what is kept has been said.
     """
     modules = [_module(name) for name in _resolved(names)]
     if options.stage not in STAGES:
@@ -93,13 +95,15 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
     work = Work(options.out, options.scale, _device(options.device), options.data)
     work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
     work.download, work.crowded = options.download, options.crowded
-    if options.stage != "assemble":
-        _run(work, _once(job for module in modules for job in module.jobs(work)), options, say)
+    jobs = _once(job for module in modules for job in module.jobs(work))
     documents = dict[str, dict[str, Any]]()
-    if options.stage != "run":
-        _say_what_is_left_out(work, say)
-        for module in modules:
-            documents[module.NAME] = _assemble(work, module, before.get(module.NAME), say)
+    with _cut_short(work, jobs, options, say):
+        if options.stage != "assemble":
+            _run(work, jobs, options, say)
+        if options.stage != "run":
+            _say_what_is_left_out(work, say)
+            for module in modules:
+                documents[module.NAME] = _assemble(work, module, before.get(module.NAME), say)
     return documents
 
 
@@ -134,14 +138,41 @@ def _once(jobs: Iterable[Job]) -> list[Job]:
     return list(found.values())
 
 
+@contextmanager
+def _cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> Iterator[None]:
+    """Ctrl-C or a full GPU, wherever they come, end the run with a line that says what is kept of all of it.
+
+    Raises:
+        SystemExit: interrupted (130) or out of GPU memory (1).
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(f"Interrupted: {_kept(work, jobs, options)}; the same command goes on")
+        raise SystemExit(130) from None
+    except torch.OutOfMemoryError as error:
+        say(
+            f"Out of GPU memory: {str(error).splitlines()[0]} {_kept(work, jobs, options)}. Free the GPU or train "
+            "fewer networks at once (--together); the same command goes on"
+        )
+        raise SystemExit(1) from error
+
+
+def _kept(work: Work, jobs: Sequence[Job], options: Options) -> str:
+    """How many of the jobs that were asked for are done, by whomever; documents are assembled from all."""
+    wanted = jobs if options.stage == "assemble" else _matching(jobs, options.jobs)
+    half = work.half_trained()
+    networks = f" and {half} half-trained network{'s' if half > 1 else ''}" if half else ""
+    return f"{sum(work.has(job.name) for job in wanted)} of {len(wanted)} jobs{networks} are kept in {work.folder}"
+
+
 def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     began = time.monotonic()
-    problems = _only_problems(say)
     wanted = _matching(jobs, options.jobs)
     _set_aside(work, wanted, say)
     for job in wanted:
         if work.has(job.name):
-            _done(work, [job], problems)  # refuses what was made with other settings, before anything is run
+            _done(work, [job])  # refuses what was made with other settings, before anything is run
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
     end = math.inf if options.minutes is None else began + 60 * options.minutes
@@ -149,7 +180,7 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
     for group in _in_turn(work, left, options, say, lambda: time.monotonic() > end):
         if time.monotonic() > end:
             break
-        for job, done in zip(group, _done(work, group, problems, options.workers), strict=True):
+        for job, done in zip(group, _done(work, group, options.workers), strict=True):
             number += 1
             say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
     if still := sum(not work.has(job.name) for job in left):
@@ -217,19 +248,21 @@ def together(jobs: Sequence[Job]) -> list[list[Job]]:
     return [groups[key] for key in sorted(groups, key=lambda key: key[0])]
 
 
-def _done(work: Work, jobs: Sequence[Job], say: Say, workers: Literal["here", "ray"] = "here") -> list[Done]:
-    """Run jobs of one folder or read what is kept of them; the folders in a job's name are folders."""
+def _done(work: Work, jobs: Sequence[Job], workers: Literal["here", "ray"] = "here") -> list[Done]:
+    """Run jobs of one folder or read what is kept of them; the folders in a job's name are folders.
+
+    Nothing is said of them here: our own line a job says more, and counts all jobs.
+    """
     folder = jobs[0].name.rpartition("/")[0]
     leaves = [replace(job, name=job.name.rpartition("/")[2]) for job in jobs]
     resources = {"num_gpus": 1.0} if work.device.type == "cuda" else {}
     made = {**made_by(work.device), **({"crowded": True} if work.crowded else {})}
-    done = run_jobs(leaves, work.rows / folder, workers=workers, resources=resources, made_by=made, say=say)
+    done = run_jobs(leaves, work.rows / folder, workers=workers, resources=resources, made_by=made, say=_silent)
     return list(done.values())
 
 
-def _only_problems(say: Say) -> Say:
-    """Our own line a job says more than theirs; what they say of interruptions and memory is passed on."""
-    return lambda text: None if text.startswith("[") else say(text)
+def _silent(text: str) -> None:
+    pass
 
 
 def _gist(result: dict[str, Any]) -> str:

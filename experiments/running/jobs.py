@@ -77,13 +77,13 @@ def run_jobs(
 
     ``workers="ray"`` spreads them over Ray's workers (``pip install 'unweave[ray]'``); ``resources`` are then what one
     job needs, as ``{"num_gpus": 0.25}``. ``made_by`` is kept beside each result, since a run that goes on
-    may have another commit or machine. What a job raises ends the run, with a note that names the job.
+    may have another commit or machine. What a job raises ends the run, with a note that names the job; that and an
+    interruption are the caller's to tell of, who knows what these jobs are a part of.
 
     Raises:
         ConfigError: a name is no file name or is given twice; or Ray is asked for and not installed.
         MismatchError: a job is kept that was done with other settings. Nothing has been run then.
         StoreError: what is kept cannot be read, or a result cannot be kept.
-        SystemExit: interrupted (130) or out of GPU memory (1); a message with the remedy has been said.
     """
     _check_names(jobs)
     if workers not in ("here", "ray"):
@@ -95,21 +95,11 @@ def run_jobs(
         say(f"{len(done)} of {len(jobs)} jobs are done already in {folder}")
     outcomes = _with_ray(open_jobs, resources or {}) if workers == "ray" else _here(open_jobs)
     began = time.perf_counter()
-    try:
-        for i, (job, outcome, seconds) in enumerate(outcomes, start=1):
-            # Another process may have done the same job in the meantime: what was kept first stays.
-            with one_at_a_time(folder.parent / f".{folder.name}.lock"):
-                done[job.name] = _kept(job, folder) or _keep(job, outcome, seconds, folder, made_by or {})
-            say(_progress(len(done), len(jobs), job, seconds, (time.perf_counter() - began) / i))
-    except KeyboardInterrupt:
-        say(f"Interrupted. {len(done)} of {len(jobs)} jobs are kept in {folder}; start again to go on from there.")
-        raise SystemExit(130) from None
-    except torch.OutOfMemoryError as error:
-        say(
-            f"Out of GPU memory: {str(error).splitlines()[0]} {len(done)} of {len(jobs)} jobs are kept in {folder}. "
-            "Free the GPU or train fewer networks at once, and start again to go on from there."
-        )
-        raise SystemExit(1) from error
+    for i, (job, outcome, seconds) in enumerate(outcomes, start=1):
+        # Another process may have done the same job in the meantime: what was kept first stays.
+        with one_at_a_time(folder.parent / f".{folder.name}.lock"):
+            done[job.name] = _kept(job, folder) or _keep(job, outcome, seconds, folder, made_by or {})
+        say(_progress(len(done), len(jobs), job, seconds, (time.perf_counter() - began) / i))
     return {job.name: done[job.name] for job in jobs}
 
 

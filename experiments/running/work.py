@@ -245,6 +245,10 @@ class Work:
         path = self._weights(setting, training, seed).with_name(f".{seed}.halfway")
         return Halfway(path, {"recipe": _recipe(setting), "device": self.device.type})
 
+    def half_trained(self) -> int:
+        """How many networks there is progress of that their training can go on from."""
+        return len(list(self.folder.glob("weights/*/*/.*.halfway")))
+
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
         """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""
         known = self._expected.setdefault((setting.name, training.name), [])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -58,21 +57,16 @@ def test_a_job_without_arrays_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trouble", "code", "message"),
-    [
-        (KeyboardInterrupt(), 130, r"Interrupted\. 1 of 3 jobs are kept in .*start again"),
-        (torch.OutOfMemoryError("Tried to allocate 9 GiB.\nmore"), 1, r"Out of GPU memory: Tried.* 9 GiB\. 1 of 3"),
-    ],
+    "trouble",
+    [KeyboardInterrupt(), torch.OutOfMemoryError("Tried to allocate 9 GiB.")],
+    ids=["interrupted", "out of memory"],
 )
-def test_an_interruption_loses_the_running_job_only(
-    tmp_path: Path, trouble: BaseException, code: int, message: str
-) -> None:
+def test_an_interruption_loses_the_running_job_only(tmp_path: Path, trouble: BaseException) -> None:
     work, said = Work(), list[str]()
     work.failing["b"] = trouble
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(type(trouble)):
         run_jobs(work.jobs(), tmp_path, say=said.append)
-    assert ended.value.code == code
-    assert re.search(message, said[-1])
+    assert [text.split(":")[0] for text in said] == ["[1/3] a"], "the caller knows of how many jobs these are a part"
     work.failing.clear()
     done = run_jobs(work.jobs(), tmp_path, say=said.append)
     assert work.runs == ["a", "b", "b", "c"]

@@ -72,6 +72,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         UnweaveError: no checkout here, an unknown name, or data that is not there or not right.
+        SystemExit: interrupted (130) or out of GPU memory (1); what is kept has been said.
     """
     experiments = _experiments()
     options = experiments.options_of(arguments)
