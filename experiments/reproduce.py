@@ -33,7 +33,7 @@ from experiments.running.work import Work
 from experiments.settings import PAPER, QUICK, Scale
 from experiments.trials import SCHEME
 from unweave.cli.reproduce import STAGES, add_options
-from unweave.errors import ConfigError
+from unweave.errors import ConfigError, StoreError
 from unweave.files import write_atomically
 
 EXPERIMENTS = {
@@ -85,7 +85,8 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
 
     Raises:
         ConfigError: an unknown experiment, stage or device, or nothing to keep. DataError: the data is not there or not
-        right. StoreError, MismatchError: what is to be kept is no document, or does not fit the new one.
+        right. StoreError, MismatchError: what is to be kept is no document, or does not fit the new one; StoreError
+        also where documents alone are asked for and there is nothing to assemble one from: the others are written.
         SystemExit: interrupted (130) or out of GPU memory (1); what is kept has been said.
     """
     modules = [_module(name) for name in _resolved(names)]
@@ -96,15 +97,10 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
     work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
     work.download, work.crowded = options.download, options.crowded
     jobs = _once(job for module in modules for job in module.jobs(work))
-    documents = dict[str, dict[str, Any]]()
     with _cut_short(work, jobs, options, say):
         if options.stage != "assemble":
             _run(work, jobs, options, say)
-        if options.stage != "run":
-            _say_what_is_left_out(work, say)
-            for module in modules:
-                documents[module.NAME] = _assemble(work, module, before.get(module.NAME), say)
-    return documents
+        return {} if options.stage == "run" else _documents(work, modules, before, options, say)
 
 
 def _resolved(names: Iterable[str]) -> list[str]:
@@ -289,10 +285,33 @@ def _earlier(modules: Sequence[ModuleType], options: Options, say: Say) -> dict[
     return found
 
 
+def _documents(
+    work: Work, modules: Sequence[ModuleType], before: dict[str, dict[str, Any]], options: Options, say: Say
+) -> dict[str, dict[str, Any]]:
+    """Assemble all for which there are outcomes.
+
+    Raises:
+        StoreError: there are none for some, and nothing else was to be done; the others are written.
+    """
+    _say_what_is_left_out(work, say)
+    documents = {module.NAME: _assemble(work, module, before.get(module.NAME), say) for module in modules}
+    empty = [name for name, document in documents.items() if not document["made_by"]]
+    if empty and options.stage == "assemble":
+        also = " --keep adds to the outcomes that are here, and needs at least one." if options.keep else ""
+        raise StoreError(
+            f"There are no outcomes of {', '.join(empty)} in {work.folder}, so there is nothing to assemble. Run the "
+            "same command without --stage assemble, or name the folder that has them with --out (--quick has its own)."
+            f"{also}"
+        )
+    for name in empty:  # no error: a run that was cut short by --minutes or --jobs did what it was asked for
+        say(f"{name}: nothing was run yet, so there is no document")
+    return documents
+
+
 def _assemble(work: Work, module: ModuleType, before: dict[str, Any] | None, say: Say) -> dict[str, Any]:
+    """Write a document and show it; where there are no outcomes, nothing is written."""
     document: dict[str, Any] = module.assemble(work)
     if not document["made_by"]:
-        say(f"{module.NAME}: nothing was run yet, so there is no document")
         return document
     if before is not None:
         document = with_kept(document, before)

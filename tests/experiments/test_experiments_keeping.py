@@ -178,9 +178,8 @@ def test_where_nothing_was_run_the_earlier_document_is_not_passed_off_as_new(
 ) -> None:
     before, out = folders
     monkeypatch.setattr(layers, "assemble", lambda work: {**new_layers(), "made_by": []})
-    said = list[str]()
-    reproduce(["layers"], Options(out, SMOKE, device="cpu", stage="assemble", keep=before), said.append)
-    assert said == ["layers: nothing was run yet, so there is no document"]
+    with pytest.raises(StoreError, match=r"no outcomes of layers .* --keep adds to the outcomes .* at least one"):
+        reproduce(["layers"], Options(out, SMOKE, device="cpu", stage="assemble", keep=before), print)
     assert not (out / "layers.json").exists()
 
 

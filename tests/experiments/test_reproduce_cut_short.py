@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import table3
+from experiments import gamma, table3
+from experiments.documents.tables import TABLES
 from experiments.running import shares
 from experiments.running.alone import claimed
 from experiments.running.jobs import Job
@@ -20,10 +21,10 @@ INTERRUPTED = "Interrupted: {} jobs are kept in {}; the same command goes on\n"
 
 
 class Run:
-    """``unweave reproduce table3`` with four jobs, of which one may fail."""
+    """``unweave reproduce table3`` with four jobs, of which one may fail; and other experiments, where told to."""
 
     def __init__(self, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        self.out, self.capsys = out, capsys
+        self.out, self.capsys, self.names = out, capsys, ["table3"]
         self.failing: dict[str, BaseException] = {}
         self.began = list[str]()
 
@@ -37,7 +38,7 @@ class Run:
         return {}
 
     def __call__(self, *words: str) -> tuple[int, str, str]:
-        code = main(["reproduce", "table3", "--quick", "--device", "cpu", "--out", str(self.out), *words])
+        code = main(["reproduce", *self.names, "--quick", "--device", "cpu", "--out", str(self.out), *words])
         return code, *self.capsys.readouterr()
 
 
@@ -101,3 +102,20 @@ def test_ctrl_c_while_assembling(run: Run, monkeypatch: pytest.MonkeyPatch, word
     code, out, err = run(*words)
     assert (code, err) == (130, "")
     assert out.endswith(INTERRUPTED.format(f"{done} of 4", run.out))
+
+
+def test_nothing_to_assemble_is_an_error_after_the_other_documents(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gamma, "assemble", lambda work: {"made_by": [{}]})
+    monkeypatch.setitem(TABLES, "gamma", lambda document: "a table")
+    run.names.append("gamma")
+    code, _, err = run("--stage", "assemble")
+    assert code == 1
+    assert f"There are no outcomes of table3 in {run.out}, so there is nothing to assemble. Run the same" in err
+    assert "--keep" not in err
+    assert [path.name for path in sorted(run.out.iterdir())] == ["gamma.json", "gamma.md"]
+
+
+def test_a_run_that_did_nothing_in_its_time_is_no_error(run: Run) -> None:
+    code, out, err = run("--minutes", "0")
+    assert (code, err) == (0, "")
+    assert out.endswith("table3: nothing was run yet, so there is no document\n")
