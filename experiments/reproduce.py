@@ -275,7 +275,10 @@ def _gist(result: dict[str, Any]) -> str:
 def _earlier(modules: Sequence[ModuleType], options: Options, say: Say) -> dict[str, dict[str, Any]]:
     """The documents that parts may be taken over from, by name."""
     found = dict[str, dict[str, Any]]()
-    if options.keep is None or options.stage == "run":
+    if options.keep is None:
+        return found
+    if options.stage == "run":
+        say("--keep does nothing with --stage run: parts are taken over when documents are assembled")
         return found
     for module in modules:
         if module.NAME in PARTS:

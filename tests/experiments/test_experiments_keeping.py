@@ -192,6 +192,16 @@ def test_a_wrong_folder_is_found_out_before_any_job(
     assert f"Invalid --keep: there is no {tmp_path / 'layers.json'}" in capsys.readouterr().err
 
 
+def test_where_nothing_is_assembled_the_flag_is_said_to_do_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "jobs", lambda work: [])
+    said = list[str]()
+    reproduce(["layers"], Options(tmp_path / "out", SMOKE, device="cpu", stage="run", keep=tmp_path), said.append)
+    told = "--keep does nothing with --stage run: parts are taken over when documents are assembled"
+    assert said == [told, "0 jobs, 0 of them done before"]
+
+
 @pytest.mark.parametrize(("words", "folder"), [([], None), (["--keep", "results"], Path("results"))])
 def test_the_flag_reaches_the_options(words: list[str], folder: Path | None) -> None:
     parser = argparse.ArgumentParser()
