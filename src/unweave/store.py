@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
@@ -132,6 +132,15 @@ def _read(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]
     if digest_of(tensors, header) != header.get("sha256"):
         raise StoreError(f"{path} was altered: its SHA-256 is not the one recorded in it. Restore it or fit again.")
     return header, tensors
+
+
+def holds_grams(path: str | PathLike[str]) -> bool:
+    """Whether there is a file that says it holds Grams; what else is in it is not looked at."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return bool((file.metadata() or {}).get("format") == FORMAT)
+    except (OSError, SafetensorError):
+        return False
 
 
 def metadata_of(blob: bytes) -> dict[str, str]:

@@ -210,8 +210,32 @@ def test_an_audit_is_not_overwritten(here: Path, cli: Cli) -> None:
     assert cli("audit", path).code == 0
     again = cli("audit", path)
     assert again.code == 2
-    assert "--force" in again.err
+    assert "Choose another place with --audit-out, or pass --force." in again.err
     assert cli("audit", path, "--force").code == 0
+    (here / "audit.html").touch()
+    assert "with --page" in cli("audit", path, "--audit-out", "2.json", "--page", "audit.html").err
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--audit-out", "grams.safetensors"], ["overwrite [fit] grams", "with --audit-out"]),
+        (["--audit-out", "forgotten.safetensors"], ["overwrite the request's weights", "with --audit-out"]),
+        (["--page", "forgotten.grams.safetensors"], ["overwrite the request's grams", "with --page"]),
+        (["--page", "model.safetensors"], ["overwrite [model] weights", "with --page"]),
+        (["--audit-out", "val.npz", "--test", "val.npz", "--val="], ["overwrite [data] test"]),
+        (["--audit-out", "ids.txt"], ["overwrite --ids"]),
+        (["--audit-out", "may.txt", "--earlier", "may.txt"], ["overwrite --earlier may.txt"]),
+        (["--page", "r.safetensors", "--retrained", "r.safetensors"], ["overwrite [audit] retrained"]),
+    ],
+)
+def test_what_an_audit_reads_is_never_overwritten(fitted: Path, cli: Cli, flags: list[str], words: list[str]) -> None:
+    there = files(fitted)
+    refused = cli("audit", "--ids", "ids.txt", *flags, "--force")
+    assert refused.code == 2
+    for word in words:
+        assert word in refused.err
+    assert files(fitted) == there
 
 
 def test_without_strangers_the_remedy_is_named(forgotten: Path, cli: Cli) -> None:

@@ -165,6 +165,7 @@ def test_the_same_request_again(fitted: Path, cli: Cli) -> None:
     assert repeated.code == 2
     assert "there already" in repeated.err
     assert "--weights" in repeated.err
+    assert "with --out" in repeated.err
     assert cli("forget", "--ids", "ids.txt", "--force").code == 0
     assert (fitted / "forgotten.safetensors").read_bytes() == first
     there = files(fitted)

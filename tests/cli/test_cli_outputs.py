@@ -18,11 +18,15 @@ from unweave.errors import StoreError
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--out", "model.safetensors"], ["overwrite [model] weights", "--force"]),
+        (["--out", "model.safetensors"], ["overwrite [model] weights", "with --out"]),
+        (["--out", "model.safetensors", "--force"], ["overwrite [model] weights", "with --out"]),
         (["--out", "./sub/../model.safetensors"], ["overwrite [model] weights"]),
         (["--out", "link.safetensors"], ["overwrite [model] weights"]),
-        (["--grams-out", "grams.safetensors"], ["overwrite [fit] grams", "--force"]),
-        (["--out", "grams.safetensors"], ["overwrite [fit] grams"]),
+        (["--grams-out", "grams.safetensors"], ["overwrite [fit] grams", "with --grams-out"]),
+        (["--grams-out", "grams.safetensors", "--force"], ["overwrite [fit] grams", "with --grams-out"]),
+        (["--out", "grams.safetensors"], ["overwrite [fit] grams", "with --out"]),
+        (["--out", "grams.safetensors", "--force"], ["overwrite [fit] grams", "with --out"]),
+        (["--result", "ids.txt", "--force"], ["overwrite --ids", "with --result"]),
         (["--result", "unweave.toml"], ["overwrite the settings"]),
         (["--result", "unweave.toml", "--force"], ["overwrite the settings"]),
         (["--result", "train.npz", "--force"], ["overwrite [data] train"]),
@@ -58,43 +62,50 @@ def test_no_permission_as_anybody(fitted: Path, cli: Cli, monkeypatch: pytest.Mo
     assert "no permission" in failed.err
 
 
-def test_fit_does_not_overwrite_the_weights(project: Path, cli: Cli) -> None:
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_fit_does_not_overwrite_the_weights(project: Path, cli: Cli, force: list[str]) -> None:
     before = (project / "model.safetensors").read_bytes()
-    refused = cli("fit", "--grams", "model.safetensors")
+    refused = cli("fit", "--grams", "model.safetensors", *force)
     assert refused.code == 2
     assert "overwrite [model] weights" in refused.err
+    assert "with --grams" in refused.err
     assert (project / "model.safetensors").read_bytes() == before
 
 
-def test_force_forgets_in_place(fitted: Path, cli: Cli) -> None:
-    before = (fitted / "model.safetensors").read_bytes()
-    in_place = ("--out", "model.safetensors", "--grams-out", "grams.safetensors", "--force")
-    assert cli("forget", "--ids", "ids.txt", *in_place).code == 0
-    assert (fitted / "model.safetensors").read_bytes() != before
-    (fitted / "more.txt").write_text("100\n101\n102\n103\n")
-    assert cli("forget", "--ids", "more.txt", *in_place).code in (0, 3), "the pair belongs together"
+def test_fit_replaces_grams_and_nothing_else_unless_told(fitted: Path, cli: Cli) -> None:
+    assert cli("fit").code == 0
+    (fitted / "other.safetensors").write_bytes((fitted / "model.safetensors").read_bytes())
+    refused = cli("fit", "--grams", "other.safetensors")
+    assert refused.code == 2
+    assert "which is there already. Choose another place with --grams, or pass --force." in refused.err
+    assert (fitted / "other.safetensors").read_bytes() == (fitted / "model.safetensors").read_bytes()
+    assert cli("fit", "--grams", "other.safetensors", "--force").code == 0
+    assert (fitted / "other.safetensors").read_bytes() != (fitted / "model.safetensors").read_bytes()
 
 
 def test_a_crash_between_the_renames_is_noticed(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Forgetting in place, the Grams are renamed last; without them the next request is refused."""
+    """Over the files of an earlier request the Grams are renamed last; without them the next request is refused."""
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
     replace, renamed = os.replace, []
 
     def crash(source: Any, target: Any) -> None:
         if str(source).endswith(".staged"):
             renamed.append(Path(target).name)
-            if Path(target).name == "grams.safetensors":
+            if Path(target).name == "forgotten.grams.safetensors":
                 raise RuntimeError("power cut")
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", crash)
-    in_place = ("--out", "model.safetensors", "--grams-out", "grams.safetensors", "--force")
     with pytest.raises(RuntimeError, match="power cut"):
-        cli("forget", "--ids", "ids.txt", *in_place)
-    assert renamed == ["model.safetensors", "model.json", "grams.safetensors"]
+        cli("forget", "--ids", "more.txt", "--force")
+    assert renamed == ["forgotten.safetensors", "forgotten.json", "forgotten.grams.safetensors"]
     monkeypatch.setattr(os, "replace", replace)
-    again = cli("forget", "--ids", "ids.txt", *in_place)
-    assert again.code == 1
-    assert "These Grams belong to model" in again.err
+    chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "2.safetensors")
+    refused = cli("forget", "--ids", "more.txt", *chained)
+    assert refused.code == 1
+    assert "These Grams belong to model" in refused.err
+    assert cli("forget", "--ids", "more.txt", "--force").code == 0, "running the command again repairs it"
 
 
 @pytest.mark.parametrize("failing", ["a", "b"])

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--same-original", action="store_true", help="with OUTPUTS: all unlearned models were made of one original"
     )
     parser.add_argument("--attack", action="append", metavar="NAME", help="only this one; may be repeated")
-    parser.add_argument("--force", action="store_true", help="overwrite files that are there already")
+    parser.add_argument("--force", action="store_true", help="overwrite what an earlier audit wrote")
     add_flags(parser, "audit")
 
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
     limits = _limits(values)
     places = {"audit": values.require("audit", "out"), "page": values.get("audit", "page")}
     outputs = {name: path for name, path in places.items() if path is not None}
-    check_places(outputs, values, {"OUTPUTS": arguments.outputs}, arguments.force, once=True)
+    check_places(outputs, values, _inputs(arguments, values), arguments.force, once=True)
     with own_modules(), working("audit", quiet=arguments.quiet, clean_stdout=arguments.json) as report:
         evidence, story, inside = _evidence(arguments, values, report)
         seed = values.get("audit", "seed")
@@ -106,6 +106,19 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         arguments.parser.error("--earlier goes with --ids and the like; OUTPUTS has arrays earlier_…")
     if arguments.task and not arguments.outputs:
         arguments.parser.error("--task goes with OUTPUTS; --poisoned and --classes say it themselves")
+
+
+def _inputs(arguments: argparse.Namespace, values: Values) -> dict[str, Path | None]:
+    """What an audit reads besides the data and the weights of before."""
+    from unweave.cli.outputs import Places
+    from unweave.cli.selection import files_of_ids
+
+    if arguments.outputs is not None:
+        return {"OUTPUTS": arguments.outputs}
+    request = {f"the request's {name}": path for name, path in Places.of(values).used(drop=True).items()}
+    others = {f"[audit] {key}": values.get("audit", key) for key in ("retrained", "references")}
+    earlier = {f"--earlier {path}": Path(path) for path in arguments.earlier or ()}
+    return {**request, "[fit] grams": values.get("fit", "grams"), **others, **files_of_ids(arguments), **earlier}
 
 
 def _limits(values: Values) -> Any:

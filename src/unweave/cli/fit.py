@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command to argparse."""
     parser.epilog = EXAMPLE
     parser.usage = "unweave fit [--config PATH] [--json] [--quiet] [--force] [--SETTING VALUE ...]"
-    parser.add_argument("--force", action="store_true", help="allow the Grams to overwrite the weights")
+    parser.add_argument("--force", action="store_true", help="overwrite a file that holds something else than Grams")
     add_flags(parser, "fit")
 
 
@@ -51,11 +51,12 @@ def run(arguments: argparse.Namespace) -> int:
     from unweave.cli.outputs import Staged, check_places, uninterrupted
     from unweave.cli.ranks import is_first
     from unweave.cli.screen import show, working
+    from unweave.store import holds_grams
 
     values = read_values(arguments)
     grams_path = values.require("fit", "grams")
     dtype = grams_dtype(values)
-    check_places({"Grams": grams_path}, values, {"[model] weights": values.get("model", "weights")}, arguments.force)
+    check_places({"Grams": grams_path}, values, {}, arguments.force, once=not holds_grams(grams_path))
     began = time.perf_counter()
     with own_modules(), working("fit", quiet=arguments.quiet or not is_first(), clean_stdout=arguments.json) as report:
         model = load_model(values)

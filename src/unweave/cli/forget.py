@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen.add_argument("--all", action="store_true", help="all samples of [data] forget")
     parser.add_argument("--drop", action="store_true", help="with --classes: also write the model without their logits")
     parser.add_argument("--keep-anyway", action="store_true", help="write the files even if the target was not reached")
-    parser.add_argument("--force", action="store_true", help="overwrite files that are there already")
+    parser.add_argument("--force", action="store_true", help="overwrite what an earlier request wrote")
     add_flags(parser, "forget")
 
 
@@ -71,11 +71,12 @@ def run(arguments: argparse.Namespace) -> int:
     from unweave.cli.ranks import is_first
     from unweave.cli.record import record_of, rows_of
     from unweave.cli.screen import show, working
+    from unweave.cli.selection import files_of_ids
 
     _check_usage(arguments)
     values = read_values(arguments)
     places = Places.of(values)
-    inputs = {"[model] weights": values.get("model", "weights"), "[fit] grams": values.get("fit", "grams")}
+    inputs = {"[fit] grams": values.get("fit", "grams"), **files_of_ids(arguments)}
     check_places(places.used(arguments.drop), values, inputs, arguments.force, once=True)
     with (
         own_modules(),

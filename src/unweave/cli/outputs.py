@@ -20,6 +20,18 @@ from unweave.files import sync_folder, write_atomically
 Write = Callable[[Path], None]
 """Writes one file to the path it is given."""
 
+FLAGS = {
+    "Grams": "--grams",
+    "weights": "--out",
+    "dropped": "--out",
+    "labels": "--out",
+    "result": "--result",
+    "grams": "--grams-out",
+    "audit": "--audit-out",
+    "page": "--page",
+}
+"""The flag that gives an output another place, by the name the output has in messages."""
+
 
 @dataclass(frozen=True)
 class Places:
@@ -59,9 +71,16 @@ def check_places(
 ) -> None:
     """Refuse places that cannot be written or are taken, before hours are spent.
 
+    Args:
+        outputs: by name, one of ``FLAGS``.
+        values: the settings; their file, the weights and the data they name are inputs of every command.
+        inputs: what else the command reads, by what the user calls it.
+        force: overwrite what is there, unless the command reads it: Grams cannot be made again without the data.
+        once: refuse, without ``force``, whatever is there already.
+
     Raises:
-        ConfigError: two outputs in one place, an output in the place of the data or settings, or (without ``force``) in
-            that of an input or, with ``once``, of anything that is there already; a folder, or a place in none.
+        ConfigError: two outputs in one place, an output in the place of an input or of something that is there already;
+            a folder, or a place in none.
         StoreError: no permission to write there.
     """
     seen: dict[Path, str] = {}
@@ -69,28 +88,32 @@ def check_places(
         other = seen.setdefault(path.resolve(), name)
         if other != name:
             raise ConfigError(f"The {other} and the {name} would both be written to {path}. Choose two places.")
-    never = {"the settings": values.file, **{f"[data] {k}": values.get("data", k) for k in ("train", "val", "forget")}}
+    data = {f"[data] {key}": values.get("data", key) for key in ("train", "val", "forget", "test")}
+    never = {"the settings": values.file, "[model] weights": values.get("model", "weights"), **data, **inputs}
     for name, path in outputs.items():
-        _require_other(name, path, never, "Choose another place.")
-        if not force:
-            _require_other(name, path, inputs, "Choose another place, or pass --force to overwrite it.")
+        _require_other(name, path, never)
         if once and not force:
             _require_free(name, path)
         _require_writable(name, path)
 
 
-def _require_other(name: str, path: Path, taken: Mapping[str, Path | str | None], remedy: str) -> None:
+def _require_other(name: str, path: Path, taken: Mapping[str, Path | str | None]) -> None:
     for what, other in taken.items():
         if isinstance(other, Path) and other.resolve() == path.resolve():
-            raise ConfigError(f"The {name} would overwrite {what}, {path}. {remedy}")
+            raise ConfigError(
+                f"The {name} would overwrite {what}, {path}, which this command reads. Choose another place with "
+                f"{FLAGS[name]}; --force does not change that."
+            )
 
 
 def _require_free(name: str, path: Path) -> None:
     """What a command wrote before is the only copy of a request that was carried out: it is not lost by a repeat."""
     if path.is_file():
+        request = name in Places.__dataclass_fields__
+        onwards = " (to go on from an earlier request, name its files with --weights and --grams)" if request else ""
         raise ConfigError(
-            f"The {name} would overwrite {path}, which is there already. Choose another place (to go on from an "
-            "earlier request, name its files with --weights and --grams, and another --out), or pass --force."
+            f"The {name} would overwrite {path}, which is there already. Choose another place with {FLAGS[name]}"
+            f"{onwards}, or pass --force."
         )
 
 

@@ -49,6 +49,12 @@ def select(arguments: argparse.Namespace, values: Values) -> Selection:
     return Selection(source.only(positions), positions=tuple(positions), source=source)
 
 
+def files_of_ids(arguments: argparse.Namespace) -> dict[str, Path]:
+    """The files with ids that a command names, by their flags."""
+    given = {f"--{name}": getattr(arguments, name) for name in ("ids", "poisoned")}
+    return {flag: Path(path) for flag, path in given.items() if path is not None}
+
+
 def _whole_classes(source: Source, words: Sequence[str], all_there: bool) -> Selection:
     """Every sample of some classes; ``all_there``: the source has samples of every class the model knows."""
     labels = source.labels()
