@@ -14,6 +14,7 @@ import pytest
 import unweave
 
 ORDER = [
+    {"starting"},
     {"errors", "transfer", "protection"},
     {"files"},
     {"fused_kernel"},

@@ -4,15 +4,18 @@ grams  = unweave.fit(model, train_loader, val=val_loader)        # once, after t
 result = unweave.forget(model, forget_loader, grams)             # any time later
 """
 
-from unweave import distributed, errors, layers
-from unweave.classes import drop_classes
-from unweave.config import ForgetConfig
-from unweave.fit import fit
-from unweave.forget import forget
-from unweave.grams import LayerGrams
-from unweave.result import ForgetResult, Look
-from unweave.shard import shard
-from unweave.space import CoreSpace
+from unweave.starting import interruptible
+
+with interruptible():
+    from unweave import distributed, errors, layers
+    from unweave.classes import drop_classes
+    from unweave.config import ForgetConfig
+    from unweave.fit import fit
+    from unweave.forget import forget
+    from unweave.grams import LayerGrams
+    from unweave.result import ForgetResult, Look
+    from unweave.shard import shard
+    from unweave.space import CoreSpace
 
 __version__ = "0.1.0"
 

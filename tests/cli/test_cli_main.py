@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -43,8 +45,20 @@ assert not heavy, heavy
 """
 
 
-def _python(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+INTERRUPTED_TORCH = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except BaseException:  # some import amid PyTorch does that
+    pass
+raise KeyboardInterrupt
+"""
+
+
+def _python(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=60, env=os.environ | environment
+    )
 
 
 def test_no_command_imports_anything_heavy_for_its_help() -> None:
@@ -190,6 +204,23 @@ def test_ctrl_c_while_working(fitted: Path, cli: Cli, monkeypatch: pytest.Monkey
     assert stopped.out == ""
     assert "nothing was changed" in stopped.err
     assert files(fitted) == before
+
+
+@pytest.mark.usefixtures("ctrl_c")
+@pytest.mark.parametrize(
+    "words", [["-m", "unweave"], ["-m", "unweave.cli.main"], ["unweave"], ["-c", "import unweave"]]
+)
+def test_ctrl_c_while_pytorch_is_loaded(here: Path, words: list[str]) -> None:
+    """One line from the command, however it was called; a program that imports the package is left alone."""
+    (here / "unweave").write_text("from unweave.cli.main import main\nmain()\n")
+    (here / "torch.py").write_text(INTERRUPTED_TORCH)
+    done = _python(*words, PYTHONPATH=os.pathsep.join([str(here), str(Path(unweave.__file__).parent.parent)]))
+    if words[0] == "-c":
+        assert done.returncode == -signal.SIGINT
+        assert done.stderr.endswith("KeyboardInterrupt\n")
+    else:
+        assert (done.returncode, done.stdout) == (130, "")
+        assert done.stderr == "unweave: interrupted; nothing was changed.\n"
 
 
 def test_ctrl_c_while_writing(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +133,6 @@ def test_a_rename_that_fails_says_what_is_in_place(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match=r"already in place: .*/a\b"):
             staged.place()
     assert files(tmp_path) == {"a"}
-
-
-@pytest.fixture
-def ctrl_c() -> Iterator[None]:
-    """Ctrl-C raises, also where the tests were started in the background and inherited that it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("ctrl_c")

@@ -23,6 +23,7 @@ from typing import Any
 from unweave import __version__
 from unweave.cli.ranks import is_first, joined, on_rank
 from unweave.errors import ConfigError, RankError, UnweaveError
+from unweave.starting import INTERRUPTED
 
 COMMANDS = (
     ("init", "unweave.cli.init"),
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"unweave: error{on_rank()}: {error}", file=sys.stderr)
         return code_of(error)
     except KeyboardInterrupt:
-        print("unweave: interrupted; nothing was changed.", file=sys.stderr)
+        print(INTERRUPTED, file=sys.stderr)
         return 130
 
 
