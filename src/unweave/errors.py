@@ -6,7 +6,21 @@ error a Python programmer would expect, so that ``except ValueError`` keeps work
 
 
 class UnweaveError(Exception):
-    """The root of every error raised on purpose by this package."""
+    """The root of every error raised on purpose by this package.
+
+    ``remedy`` is the end of the message where that is in words of Python: the command line, which knows better ones,
+    puts them in its place with :meth:`advise`.
+    """
+
+    def __init__(self, message: str = "", *, remedy: str = "") -> None:
+        super().__init__(f"{message} {remedy}" if remedy else message)
+        self.remedy = remedy
+
+    def advise(self, remedy: str) -> None:
+        """Name another remedy, if this error has one that can be replaced."""
+        if self.remedy:
+            self.args = (str(self).removesuffix(self.remedy) + remedy,)
+            self.remedy = remedy
 
 
 class DataError(UnweaveError, ValueError):

@@ -142,8 +142,8 @@ def _check_request(
     found = fingerprint(original)
     if found != grams.origin.model:
         raise MismatchError(
-            f"These Grams belong to model {grams.origin.model[:12]}, the model passed is {found[:12]}. Load the "
-            "weights they were fitted with, use result.model with result.grams, or fit again."
+            f"These Grams belong to model {grams.origin.model[:12]}, the model passed is {found[:12]}.",
+            remedy="Load the weights they were fitted with, use result.model with result.grams, or fit again.",
         )
     if len(samples) >= grams.samples:
         raise MismatchError(

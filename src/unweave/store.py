@@ -31,6 +31,7 @@ from unweave.rest import bytes_of
 FORMAT = "unweave.grams"
 VERSION = 1
 PROFILE = "held_out"
+MEANT = "Pass the file that grams.save() wrote."
 
 
 def save_grams(
@@ -114,16 +115,16 @@ def _read(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]
     try:
         blob = Path(path).read_bytes()
     except OSError as error:
-        raise StoreError(
-            f"Cannot read {path}: {error.strerror or error}. Pass the file that grams.save() wrote."
-        ) from error
+        raise StoreError(f"Cannot read {path}: {error.strerror or error}.", remedy=MEANT) from error
     try:
         tensors = parse_safetensors(blob)
         header = metadata_of(blob)
     except (SafetensorError, ValueError, KeyError, struct.error) as error:
-        raise StoreError(f"{path} is damaged or not a safetensors file ({error}). Restore it or fit again.") from error
+        raise StoreError(
+            f"{path} is damaged or not a safetensors file ({error}).", remedy="Restore it or fit again."
+        ) from error
     if header.get("format") != FORMAT:
-        raise StoreError(f"{path} is a safetensors file of something else. Pass the file that grams.save() wrote.")
+        raise StoreError(f"{path} is a safetensors file of something else.", remedy=MEANT)
     if header.get("version") != str(VERSION):
         raise StoreError(
             f"{path} has version {header.get('version')} of the Grams format; this release reads {VERSION}. "

@@ -121,12 +121,14 @@ def _config(arguments: argparse.Namespace, values: Values) -> ForgetConfig:
 
     from unweave import ForgetConfig
     from unweave.cli.settings import FORGET_CONFIG
+    from unweave.cli.words import for_the_shell
 
     given = values.given(FORGET_CONFIG)
     preset = given.pop("preset", None)
     given["task"] = _implied_task(arguments) or given.get("task", "samples" if preset is None else None)
-    base = ForgetConfig() if preset is None else ForgetConfig.paper(preset)
-    return replace(base, **{key: value for key, value in given.items() if value is not None})
+    with for_the_shell():
+        base = ForgetConfig() if preset is None else ForgetConfig.paper(preset)
+        return replace(base, **{key: value for key, value in given.items() if value is not None})
 
 
 def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) -> tuple[str, Selection, ForgetResult]:
@@ -135,16 +137,19 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     from unweave.cli.data import open_source
     from unweave.cli.model import load_model
     from unweave.cli.selection import select
+    from unweave.cli.words import FIT_FIRST, belong_together, for_the_shell
 
     config = _config(arguments, values)
     model = load_model(values)
-    grams = unweave.LayerGrams.load(values.require("fit", "grams"))
+    with for_the_shell(FIT_FIRST):
+        grams = unweave.LayerGrams.load(values.require("fit", "grams"))
     _require_transform(values, grams)
     selection = select(arguments, values)
     if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
         unweave.drop_classes(model, selection.classes)
     val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
-    result = unweave.forget(model, unweave.shard(selection.loader), grams, val=val, config=config, progress=report)
+    with for_the_shell(belong_together(values)):
+        result = unweave.forget(model, unweave.shard(selection.loader), grams, val=val, config=config, progress=report)
     return grams.origin.model, selection, result
 
 

@@ -10,6 +10,7 @@ import torch
 
 import unweave
 from unweave.cli.configfile import Values
+from unweave.cli.words import as_flags
 from unweave.result import ForgetResult, Look
 from unweave.stopping import Goal
 
@@ -28,7 +29,7 @@ def record_of(
         "final": asdict(result.final),
         "history": [asdict(look) for look in result.history],
         "ranks": result.ranks,
-        "warnings": result.warnings,
+        "warnings": [as_flags(warning) for warning in result.warnings],
         "seconds": result.seconds,
         "config": result.config.as_dict(),
         "settings": values.as_dict(),
@@ -66,7 +67,7 @@ def rows_of(result: ForgetResult, written: Sequence[str]) -> dict[str, str]:
     rows["epochs"] = str(len(result.history) - 1)
     rows["seconds"] = f"{result.seconds:.2f}"
     if result.warnings:
-        rows["warnings"] = "; ".join(result.warnings)
+        rows["warnings"] = as_flags("; ".join(result.warnings))
     rows["written"] = ", ".join(written) or "nothing"
     return rows
 

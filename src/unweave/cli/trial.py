@@ -26,6 +26,7 @@ from unweave.cli.model import load_model, load_weights
 from unweave.cli.outputs import Places
 from unweave.cli.screen import Report
 from unweave.cli.selection import Selection, select
+from unweave.cli.words import for_the_shell
 from unweave.errors import ConfigError, StoreError
 from unweave.rest import duplicate
 
@@ -133,7 +134,8 @@ def _story(values: Values, record: dict[str, Any], rerun: str) -> Story:
     from unweave.audit.leakage import leakage
 
     grams_path = Places.of(values).grams
-    grams = unweave.LayerGrams.load(grams_path) if grams_path.exists() else None
+    with for_the_shell("Restore it, or move it away: the audit does without it."):
+        grams = unweave.LayerGrams.load(grams_path) if grams_path.exists() else None
     wanted = {"epoch": "epoch", "forget_error": "forget_error", "held_out_error": "val_error", "auc": "auc"}
     epochs = [{name: look.get(key) for name, key in wanted.items()} for look in record.get("history", [])]
     ranks: dict[str, Any] = record.get("ranks", {})

@@ -1,0 +1,97 @@
+"""Remedies and settings in words of the shell; the library keeps its own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from toy_project import Cli
+
+import unweave
+from unweave.cli.words import as_flags
+from unweave.errors import StoreError
+
+MORE = ("--ids", "more.txt", "--weights", "forgotten.safetensors", "--out", "2.safetensors")
+
+
+@pytest.fixture
+def forgotten(fitted: Path, cli: Cli) -> Path:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    return fitted
+
+
+def test_forget_before_fit(project: Path, cli: Cli) -> None:
+    early = cli("forget", "--ids", "ids.txt")
+    assert early.code == 2
+    assert "Run 'unweave fit' first, or name the file that it wrote with --grams" in early.err
+    assert "grams.save()" not in early.err
+    with pytest.raises(StoreError, match=r"Pass the file that grams\.save\(\) wrote\."):
+        unweave.LayerGrams.load("grams.safetensors")
+
+
+@pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
+def test_another_file_in_place_of_the_grams(project: Path, cli: Cli, name: str) -> None:
+    torch.save({"x": torch.zeros(1)}, project / "model.pt")
+    wrong = cli("forget", "--ids", "ids.txt", "--grams", name)
+    assert wrong.code == 1
+    assert "name the file that it wrote with --grams" in wrong.err
+    assert "grams.save()" not in wrong.err
+
+
+def test_a_second_request_without_its_grams(forgotten: Path, cli: Cli) -> None:
+    mixed = cli("forget", *MORE)
+    assert mixed.code == 1
+    assert "pass --grams forgotten.grams.safetensors." in mixed.err
+    assert "result.grams" not in mixed.err
+    assert cli("forget", *MORE, "--grams", "forgotten.grams.safetensors").code == 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--weights", "model.safetensors", "--grams", "forgotten.grams.safetensors"]])
+def test_a_pair_of_which_nothing_is_known(forgotten: Path, cli: Cli, flags: list[str]) -> None:
+    if not flags:
+        (forgotten / "forgotten.grams.safetensors").unlink()
+    mixed = cli("forget", *MORE, *flags)
+    assert mixed.code == 1
+    assert "--weights forgotten.safetensors goes with --grams forgotten.grams.safetensors" in mixed.err
+
+
+def test_damaged_grams_of_a_request_do_not_send_the_audit_to_fit(forgotten: Path, cli: Cli) -> None:
+    (forgotten / "forgotten.grams.safetensors").write_bytes(b"nonsense")
+    failed = cli("audit", "--ids", "ids.txt")
+    assert failed.code == 1
+    assert "move it away" in failed.err
+    assert "fit again" not in failed.err
+
+
+@pytest.mark.parametrize(
+    "flags, words",
+    [
+        (["--protect", "soft", "--rank-rule", "le"], ["--rank-rule le counts", "Use --protect hard"]),
+        (["--objective", "match", "--lam", "1"], ["Use --objective paper"]),
+        (["--stop", "paper", "--val="], ["--stop paper compares", "--val"]),
+    ],
+)
+def test_settings_that_contradict_each_other_are_named_as_flags(
+    fitted: Path, cli: Cli, flags: list[str], words: list[str]
+) -> None:
+    wrong = cli("forget", "--ids", "ids.txt", *flags)
+    assert wrong.code in (1, 2)
+    for word in words:
+        assert word in wrong.err
+
+
+def test_warnings_name_flags(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["unweave.forget"], "LARGE_SHIFT", 0.0)
+    done = cli("forget", "--ids", "ids.txt", "--json")
+    (felt,) = (warning for warning in done.record["warnings"] if "retained samples feel" in warning)
+    assert felt.endswith("from the original, --protect soft may do less")
+    table = " ".join(cli("forget", "--ids", "ids.txt", "--force").out.replace("│", " ").split())
+    assert "--protect soft may do less" in table
+
+
+def test_as_flags() -> None:
+    assert as_flags("from here, protect='soft' or rank_rule='le'") == "from here, --protect soft or --rank-rule le"
+    assert as_flags("batch_size='3', transform='a' and 'soft'") == "--forget-batch-size 3, transform='a' and 'soft'"
