@@ -49,10 +49,12 @@ class Kept:
 
     def _read(self) -> None:
         self.total, notes = load_with_notes(self.path)
+        causes = {"first batch": " (other samples, another order of them, or another batch size, --batch-size)"}
         for what, here in (("first batch", self.first), ("save_every", str(self.every))):
             if notes.get(what) != here:
                 raise MismatchError(
-                    f"{self.path} was made with another {what}: {notes.get(what)} there, {here} here. {REMEDY}"
+                    f"{self.path} was made with another {what}: {notes.get(what)} there, {here} here"
+                    f"{causes.get(what, '')}. {REMEDY}"
                 )
         self.batches = int(notes["batches"])
 

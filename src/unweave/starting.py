@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-INTERRUPTED = "unweave: interrupted; nothing was changed."
+UNCHANGED = "nothing was changed"
 
 
 def is_command() -> bool:
@@ -38,5 +38,5 @@ def interruptible() -> Iterator[None]:
 
 def _leave(*_: object) -> None:
     """End at once: a KeyboardInterrupt that is raised amid imports may be swallowed there, or decide the exit code."""
-    os.write(2, f"{INTERRUPTED}\n".encode())
+    os.write(2, f"unweave: interrupted; {UNCHANGED}.\n".encode())
     os._exit(130)

@@ -113,6 +113,24 @@ def test_wrong_usage(cli: Cli, words: list[str]) -> None:
     assert wrong.err.startswith("usage: unweave")
 
 
+@pytest.mark.parametrize(
+    "words, guess",
+    [
+        (["fit", "--weigths", "w.pt"], "--weigths w.pt. Did you mean '--weights'?"),
+        (["fit", "--weigths=w.pt"], "Did you mean '--weights'?"),
+        (["forget", "--ids", "a", "--keep-anyways"], "Did you mean '--keep-anyway'?"),
+        (["audit", "--idss", "a"], "Did you mean '--ids'?"),
+        (["report", "a.json", "--fource"], "Did you mean '--force'?"),
+        (["init", "--xyzzyx"], "--xyzzyx.\n"),
+    ],
+)
+def test_a_mistyped_flag(here: Path, cli: Cli, words: list[str], guess: str) -> None:
+    wrong = cli(*words)
+    assert wrong.code == 2
+    assert wrong.err.startswith(f"usage: unweave {words[0]} ")
+    assert guess in wrong.err
+
+
 def test_an_error_of_ours_has_no_traceback(here: Path, cli: Cli) -> None:
     failed = cli("fit", "--config", "nowhere.toml")
     assert failed.code == 2
@@ -204,6 +222,30 @@ def test_ctrl_c_while_working(fitted: Path, cli: Cli, monkeypatch: pytest.Monkey
     assert stopped.out == ""
     assert "nothing was changed" in stopped.err
     assert files(fitted) == before
+
+
+@pytest.mark.parametrize(
+    "saved, words", [(True, "are in sums: the same command goes on"), (False, "nothing was changed")]
+)
+def test_ctrl_c_says_what_fit_has_kept(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, saved: bool, words: str
+) -> None:
+    whole = unweave.fit
+
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        def progress(stage: str, done: int, total: int | None) -> None:
+            if done == 3:
+                raise KeyboardInterrupt
+
+        whole(*args, **(kwargs | {"progress": progress}))
+
+    resume = ("fit", "--resume", "sums", "--save-every", "2" if saved else "9")
+    with monkeypatch.context() as patch:
+        patch.setattr(unweave, "fit", interrupt)
+        stopped = cli(*resume)
+    assert (stopped.code, stopped.out) == (130, "")
+    assert words in stopped.err
+    assert cli(*resume).code == 0
 
 
 @pytest.mark.usefixtures("ctrl_c")

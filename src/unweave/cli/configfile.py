@@ -168,7 +168,11 @@ def _checked(file: Path, table: dict[str, Any]) -> dict[str, Any]:
 def nearest(word: str, known: Iterable[str], shown: int = 30) -> str:
     """A hint: the most similar of the known words, and all of them where they are not too many."""
     names = list(known)
-    near = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
     more = f", … ({len(names)} in all)" if len(names) > shown else ""
-    return f"{hint} Supported: {', '.join(names[:shown])}{more}."
+    return f"{did_you_mean(word, names)} Supported: {', '.join(names[:shown])}{more}."
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The first half of that hint; empty where no known word is similar."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" Did you mean {near[0]!r}?" if near else ""

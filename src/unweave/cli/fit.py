@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unweave.cli.configfile import Values, add_flags, read_values
@@ -63,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
         train = open_source(values, "train")
         val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
         settings = {key: values.get("fit", key) for key in FITTED}
-        grams = unweave.fit(model, unweave.shard(train.loader()), val, progress=report, **settings)
+        with _sums_kept(settings["resume"]):
+            grams = unweave.fit(model, unweave.shard(train.loader()), val, progress=report, **settings)
     if not is_first():
         return 0
     record = _record(values, grams, train, time.perf_counter() - began)
@@ -73,6 +77,17 @@ def run(arguments: argparse.Namespace) -> int:
             staged.place()
             show("done", _rows(record, grams), record, as_json=arguments.json, quiet=arguments.quiet)
     return 0
+
+
+@contextmanager
+def _sums_kept(folder: Path | None) -> Iterator[None]:
+    """Let Ctrl-C inside say that what was added up so far is kept, where it is."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if folder is not None and any(folder.glob("fit-*.safetensors")):
+            raise KeyboardInterrupt(f"the sums so far are in {folder}: the same command goes on from there") from None
+        raise
 
 
 def grams_dtype(values: Values) -> Any:

@@ -7,7 +7,7 @@
 | 2    | wrong usage: correct the command or its settings                                 |
 | 3    | the target was not reached, or the model was rolled back; an audit says fail     |
 | 4    | an audit cannot tell: inconclusive                                               |
-| 130  | interrupted with Ctrl-C; nothing was changed                                     |
+| 130  | interrupted with Ctrl-C; nothing was changed, but for the sums of fit --resume   |
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from unweave import __version__
+from unweave.cli.configfile import did_you_mean
 from unweave.cli.ranks import is_first, joined, on_rank
 from unweave.errors import ConfigError, RankError, UnweaveError
-from unweave.starting import INTERRUPTED
+from unweave.starting import UNCHANGED
 
 COMMANDS = (
     ("init", "unweave.cli.init"),
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code. An error that is not one of ours keeps its traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = _parser(words).parse_args(words)
+        arguments = _parsed(words)
         with joined(arguments.command):
             return int(arguments.run(arguments))
     except SystemExit as leaving:  # argparse leaves this way: 0 after --help and --version, 2 on wrong usage
@@ -73,14 +74,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         if is_first() or not (isinstance(error, RankError) and error.told is not None):
             print(f"unweave: error{on_rank()}: {error}", file=sys.stderr)
         return code_of(error)
-    except KeyboardInterrupt:
-        print(INTERRUPTED, file=sys.stderr)
+    except KeyboardInterrupt as interrupt:  # a command that leaves something behind says so in it
+        print(f"unweave: interrupted; {str(interrupt) or UNCHANGED}.", file=sys.stderr)
         return 130
 
 
 def code_of(error: UnweaveError) -> int:
     """2 where the command or its settings are to be corrected: a ConfigError, or no such file as they name; else 1."""
     return 2 if isinstance(error, ConfigError) or isinstance(error.__cause__, NO_SUCH_FILE) else 1
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """What the words say; leaves with exit code 2, the usage of the command and a guess where one is not known."""
+    arguments, strange = _parser(words).parse_known_args(words)
+    if strange:
+        flags = [word.partition("=")[0] for word in strange if word.startswith("--")]
+        guesses = "".join(did_you_mean(flag, arguments.parser._option_string_actions) for flag in flags)
+        arguments.parser.error(f"unrecognized arguments: {' '.join(strange)}.{guesses}")
+    return arguments
 
 
 def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
