@@ -37,12 +37,23 @@ def find_function(text: str, what: str) -> Callable[..., Any]:
     found: Any = _module(path, what)
     for part in name.split("."):
         if not hasattr(found, part):
-            names = [n for n in vars(found) if not n.startswith("_")]
-            raise ConfigError(f"{what}: {path!r} has no {part!r}.{nearest(part, names)}")
+            raise ConfigError(f"{what}: {path!r} has no {part!r}.{_alternatives(part, found, path)}")
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"{what}: {text!r} is a {type(found).__name__}, which cannot be called. Name a function.")
     return found  # type: ignore[no-any-return]
+
+
+def _alternatives(word: str, holder: Any, path: str) -> str:
+    """A hint: what could be called there and is the user's own, not what a module imports from other packages."""
+    own = path.partition(".")[0]
+    public = {name: value for name, value in getattr(holder, "__dict__", {}).items() if not name.startswith("_")}
+    names = [
+        name
+        for name, value in public.items()
+        if callable(value) and str(getattr(value, "__module__", "")).partition(".")[0] == own
+    ]
+    return nearest(word, names) if names else " It defines nothing that can be called. Name a function."
 
 
 def _module(path: str, what: str) -> Any:
