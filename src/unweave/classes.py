@@ -17,6 +17,9 @@ def drop_classes(
 ) -> tuple[nn.Module, dict[int, int]]:
     """A smaller model without the logits of some classes, and the map from the old labels to the new ones.
 
+    No request can go on from the smaller model, for no Grams belong to it: keep ``result.model`` and ``result.grams``
+    for later ones, and cut again after each.
+
     Args:
         model: the model to shorten; it is left untouched.
         classes: their indices.

@@ -24,6 +24,8 @@ from unweave.errors import MismatchError
         ("toy_net:", 2, ["Invalid [model] factory"]),
         ("no_such_module:build", 2, ["no module 'no_such_module'", "run from the folder"]),
         ("toy_net:biuld", 2, ["no 'biuld'", "Did you mean 'build'?"]),
+        ("toy_net:nope", 2, ["no 'nope'. Supported: build, number, broken.\n"]),
+        ("toy_net:WIDTH.x", 2, ["no 'x'", "nothing that can be called"]),
         ("toy_net:WIDTH", 2, ["is a int", "cannot be called"]),
         ("toy_net:number", 1, ["returned a int", "torch.nn.Module"]),
         ("toy_net:broken", 2, ["failed with ZeroDivisionError"]),
@@ -33,6 +35,7 @@ from unweave.errors import MismatchError
 )
 def test_factories(project: Path, cli: Cli, factory: str, code: int, words: list[str]) -> None:
     with open(project / "toy_net.py", "a") as file:
+        file.write("import numpy as np\nfrom torch.nn import Linear\n")
         file.write("WIDTH = 3\ndef number(): return 3\ndef broken(): return 1 / 0\n")
     (project / "broken_module.py").write_text("def build(:\n")
     (project / "needs_more.py").write_text("import no_such_dependency\n")
@@ -63,6 +66,17 @@ def test_weights_of_another_network(project: Path, toy: Toy, cli: Cli, change: o
     assert failed.code == 1
     for word in words:
         assert word in failed.err
+
+
+def test_weights_whose_classes_were_dropped(project: Path, toy: Toy, cli: Cli) -> None:
+    cut = {name: value[:3].clone() if name.startswith("3.") else value for name, value in toy.weights.items()}
+    save_file(cut, project / "c.dropped.safetensors")
+    failed = cli("fit", "--weights", "c.dropped.safetensors")
+    assert failed.code == 1
+    assert "[3, 64], the model as [4, 64]. If --drop has cut its classes off, name the weights" in failed.err
+    narrower = cli("fit", "--argument", "width=65")
+    assert narrower.code == 1
+    assert "--drop" not in narrower.err, "it is another layer too that differs"
 
 
 class Code:

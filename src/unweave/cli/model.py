@@ -17,6 +17,12 @@ from unweave.errors import ConfigError, MismatchError, ModelError, StoreError
 
 REMEDY = "Save the weights with safetensors.torch.save_file(model.state_dict(), path) or torch.save of the same."
 
+TOGETHER = "Name the factory, [model.arguments] and weights that belong together."
+DROPPED = (
+    "If --drop has cut its classes off, name the weights it was cut from (and their Grams): requests and audits go on "
+    "from those, and what they give is cut again."
+)
+
 
 def load_model(values: Values) -> nn.Module:
     """The network that ``[model]`` describes.
@@ -97,18 +103,27 @@ def _require_match(path: Path, own: Mapping[str, Tensor], state: Mapping[str, Te
     missing = [name for name in own if name not in state]
     unexpected = [name for name in state if name not in own]
     counts = f"{len(missing)} missing, {len(unexpected)} unexpected"
-    remedy = "Name the factory, [model.arguments] and weights that belong together."
     if missing:
         first, shape = missing[0], _shape(own[missing[0]])
         near = difflib.get_close_matches(first, unexpected, n=1, cutoff=0.0)
         extra = f"; it has {near[0]!r} {_shape(state[near[0]])} instead" if near else ""
-        raise MismatchError(f"{path} has no {first!r}, which the model has as {shape}{extra} ({counts}). {remedy}")
+        raise MismatchError(f"{path} has no {first!r}, which the model has as {shape}{extra} ({counts}). {TOGETHER}")
     if unexpected:
         first, shape = unexpected[0], _shape(state[unexpected[0]])
-        raise MismatchError(f"{path} has {first!r} {shape}, which the model has not ({counts}). {remedy}")
-    for name, value in own.items():
-        if _shape(value) not in ("", _shape(state[name])):
-            raise MismatchError(f"{path} has {name!r} as {_shape(state[name])}, the model as {_shape(value)}. {remedy}")
+        raise MismatchError(f"{path} has {first!r} {shape}, which the model has not ({counts}). {TOGETHER}")
+    others = [name for name, value in own.items() if _shape(value) not in ("", _shape(state[name]))]
+    if others:
+        first, remedy = others[0], f"{DROPPED} Else: {TOGETHER}" if _is_cut(others, own, state) else TOGETHER
+        raise MismatchError(
+            f"{path} has {first!r} as {_shape(state[first])}, the model as {_shape(own[first])}. {remedy}"
+        )
+
+
+def _is_cut(others: list[str], own: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> bool:
+    """Whether all that differs is that one layer has fewer rows in the file, as after ``--drop``."""
+    shapes = [(own[name].shape, state[name].shape) for name in others]
+    fewer = all(len(a) == len(b) and a[0] > b[0] and a[1:] == b[1:] for a, b in shapes)
+    return fewer and len({name.rpartition(".")[0] for name in others}) == 1
 
 
 def _shape(value: Tensor) -> str:
