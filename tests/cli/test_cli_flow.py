@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers import gap
 from safetensors.torch import load_file, save_file
 from toy_project import CLASSES, POISONED, Cli, Toy, build, files
 
@@ -187,6 +188,30 @@ def test_the_next_request_starts_from_the_last(fitted: Path, cli: Cli) -> None:
         == json.loads((fitted / "forgotten.json").read_text())["fingerprints"]["after"]
     )
     assert unweave.LayerGrams.load(fitted / "2.grams.safetensors").samples == 240 - 24 - 20
+
+
+def test_with_the_first_weights_the_next_request_takes_out_what_was_added(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    chained = ["--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--ids", "more.txt"]
+    assert cli("forget", *chained, "--first", "model.safetensors", "--out", "2.safetensors").code == 0
+    assert cli("forget", *chained, "--out", "3.safetensors").code == 0
+    kept = np.setdiff1d(np.arange(240), [*map(int, (fitted / "ids.txt").read_text().split()), *range(100, 120)])
+    with np.load(fitted / "train.npz") as train:
+        np.savez(fitted / "rest.npz", **{name: train[name][kept] for name in train.files})
+    assert cli("fit", "--train", "rest.npz", "--grams", "rest.safetensors").code == 0
+    rest, exact, drifted = (
+        unweave.LayerGrams.load(fitted / name)
+        for name in ("rest.safetensors", "2.grams.safetensors", "3.grams.safetensors")
+    )
+    assert (
+        max(gap(exact[name], rest[name]) for name in rest) < 1e-5 < max(gap(drifted[name], rest[name]) for name in rest)
+    )
+    wrong = cli("forget", *chained, "--first", "forgotten.safetensors", "--out", "4.safetensors")
+    assert wrong.code == 1
+    assert "first= (--first) is" in wrong.err
+    kept_safe = cli("forget", *chained, "--first", "first.safetensors", "--out", "first.safetensors", "--force")
+    assert "overwrite --first" in kept_safe.err
 
 
 def test_not_reached_writes_nothing(fitted: Path, cli: Cli) -> None:

@@ -17,14 +17,13 @@ from unweave.errors import StoreError
 @pytest.mark.parametrize(
     "flags, words",
     [
-        (["--out", "model.safetensors"], ["overwrite [model] weights", "with --out"]),
-        (["--out", "model.safetensors", "--force"], ["overwrite [model] weights", "with --out"]),
+        (["--out", "model.safetensors"], ["overwrite [model] weights", "with --out, or pass --force"]),
         (["--out", "./sub/../model.safetensors"], ["overwrite [model] weights"]),
         (["--out", "link.safetensors"], ["overwrite [model] weights"]),
         (["--grams-out", "grams.safetensors"], ["overwrite [fit] grams", "with --grams-out"]),
-        (["--grams-out", "grams.safetensors", "--force"], ["overwrite [fit] grams", "with --grams-out"]),
         (["--out", "grams.safetensors"], ["overwrite [fit] grams", "with --out"]),
-        (["--out", "grams.safetensors", "--force"], ["overwrite [fit] grams", "with --out"]),
+        (["--out", "grams.safetensors", "--force"], ["overwrite [fit] grams", "with --out; --force does not"]),
+        (["--grams-out", "model.safetensors", "--force"], ["overwrite [model] weights", "--force does not"]),
         (["--result", "ids.txt", "--force"], ["overwrite --ids", "with --result"]),
         (["--result", "unweave.toml"], ["overwrite the settings"]),
         (["--result", "unweave.toml", "--force"], ["overwrite the settings"]),
@@ -69,6 +68,15 @@ def test_fit_does_not_overwrite_the_weights(project: Path, cli: Cli, force: list
     assert "overwrite [model] weights" in refused.err
     assert "with --grams" in refused.err
     assert (project / "model.safetensors").read_bytes() == before
+
+
+def test_force_forgets_in_place(fitted: Path, cli: Cli) -> None:
+    before = (fitted / "model.safetensors").read_bytes()
+    in_place = ("--out", "model.safetensors", "--grams-out", "grams.safetensors", "--force")
+    assert cli("forget", "--ids", "ids.txt", *in_place).code == 0
+    assert (fitted / "model.safetensors").read_bytes() != before
+    (fitted / "more.txt").write_text("100\n101\n102\n103\n")
+    assert cli("forget", "--ids", "more.txt", *in_place).code in (0, 3), "the pair belongs together"
 
 
 def test_fit_replaces_grams_and_nothing_else_unless_told(fitted: Path, cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unweave.cli.configfile import Values, add_flags, read_values
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 HELP = "Take samples out of the model: writes new weights, new Grams and a record; the old files stay."
 
 USAGE = """\
-unweave forget (--ids FILE | --poisoned FILE | --classes 0,3 [--drop] | --all)
+unweave forget (--ids FILE | --poisoned FILE | --classes 0,3 [--drop] | --all) [--first FILE]
                       [--config PATH] [--json] [--quiet] [--keep-anyway] [--force] [--SETTING VALUE ...]"""
 
 EXAMPLE = """\
@@ -30,8 +31,9 @@ examples:
   unweave forget --poisoned bad_ids.npy      samples whose labels are wrong
   unweave forget --all --forget gone.npz     every sample of a source that holds nothing else
   unweave forget --ids more.txt --weights forgotten.safetensors --grams forgotten.grams.safetensors \\
-                 --out forgotten2.safetensors
-                                             the next request starts from what the one before has written
+                 --first model.safetensors --out forgotten2.safetensors
+                                             the next request starts from what the one before has written; with the
+                                             first weights, what is taken out is exactly what was added
 
 If the target is not reached, the exit code is 3 and nothing is written (see --keep-anyway)."""
 
@@ -48,6 +50,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     chosen.add_argument("--all", action="store_true", help="all samples of [data] forget")
     parser.add_argument("--drop", action="store_true", help="with --classes: also write the model without their logits")
+    parser.add_argument(
+        "--first",
+        metavar="FILE",
+        type=Path,
+        help="after another request: the weights that the Grams were fitted with; what is taken out is then exact",
+    )
     parser.add_argument("--keep-anyway", action="store_true", help="write the files even if the target was not reached")
     parser.add_argument("--force", action="store_true", help="overwrite what an earlier request wrote")
     add_flags(parser, "forget")
@@ -76,7 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     _check_usage(arguments)
     values = read_values(arguments)
     places = Places.of(values)
-    inputs = {"[fit] grams": values.get("fit", "grams"), **files_of_ids(arguments)}
+    inputs = {"[fit] grams": values.get("fit", "grams"), "--first": arguments.first, **files_of_ids(arguments)}
     check_places(places.used(arguments.drop), values, inputs, arguments.force, once=True)
     with (
         own_modules(),
@@ -141,6 +149,7 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
 
     config = _config(arguments, values)
     model = load_model(values)
+    first = None if arguments.first is None else load_model(values, arguments.first)
     with for_the_shell(FIT_FIRST):
         grams = unweave.LayerGrams.load(values.require("fit", "grams"))
     _require_transform(values, grams)
@@ -149,7 +158,8 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
         unweave.drop_classes(model, selection.classes)
     val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
     with for_the_shell(belong_together(values)):
-        result = unweave.forget(model, unweave.shard(selection.loader), grams, val=val, config=config, progress=report)
+        loader = unweave.shard(selection.loader)
+        result = unweave.forget(model, loader, grams, val=val, config=config, first=first, progress=report)
     return grams.origin.model, selection, result
 
 

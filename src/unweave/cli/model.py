@@ -24,8 +24,8 @@ DROPPED = (
 )
 
 
-def load_model(values: Values) -> nn.Module:
-    """The network that ``[model]`` describes.
+def load_model(values: Values, weights: Path | None = None) -> nn.Module:
+    """The network that ``[model]`` describes, with its weights or those of another file.
 
     Raises:
         ConfigError: a factory that cannot be found or fails, or a device that is not there.
@@ -41,7 +41,7 @@ def load_model(values: Values) -> nn.Module:
             f"[model] factory: {factory!r} returned a {type(model).__name__}. Supported: a function that returns a "
             "torch.nn.Module."
         )
-    weights = values.get("model", "weights")
+    weights = weights or values.get("model", "weights")
     if weights is not None:
         load_weights(model, weights)
     return model.to(device)

@@ -33,6 +33,10 @@ FLAGS = {
 """The flag that gives an output another place, by the name the output has in messages."""
 
 
+IN_PLACE = {"weights": "[model] weights", "grams": "[fit] grams"}
+"""What an output may replace, if the user insists: the file of its own kind that the request started from."""
+
+
 @dataclass(frozen=True)
 class Places:
     """Where the files of a request go, in the order in which they appear."""
@@ -75,7 +79,8 @@ def check_places(
         outputs: by name, one of ``FLAGS``.
         values: the settings; their file, the weights and the data they name are inputs of every command.
         inputs: what else the command reads, by what the user calls it.
-        force: overwrite what is there, unless the command reads it: Grams cannot be made again without the data.
+        force: overwrite what is there, but of what the command reads only files of the same kind (``IN_PLACE``): Grams
+            cannot be made again without the data.
         once: refuse, without ``force``, whatever is there already.
 
     Raises:
@@ -91,7 +96,8 @@ def check_places(
     data = {f"[data] {key}": values.get("data", key) for key in ("train", "val", "forget", "test")}
     never = {"the settings": values.file, "[model] weights": values.get("model", "weights"), **data, **inputs}
     for name, path in outputs.items():
-        _require_other(name, path, never)
+        own = IN_PLACE.get(name) if force else None
+        _require_other(name, path, {what: other for what, other in never.items() if what != own})
         if once and not force:
             _require_free(name, path)
         _require_writable(name, path)
@@ -102,8 +108,12 @@ def _require_other(name: str, path: Path, taken: Mapping[str, Path | str | None]
         if isinstance(other, Path) and other.resolve() == path.resolve():
             raise ConfigError(
                 f"The {name} would overwrite {what}, {path}, which this command reads. Choose another place with "
-                f"{FLAGS[name]}; --force does not change that."
+                f"{FLAGS[name]}{_force_helps(name, what)}"
             )
+
+
+def _force_helps(name: str, what: str) -> str:
+    return ", or pass --force." if IN_PLACE.get(name) == what else "; --force does not change that."
 
 
 def _require_free(name: str, path: Path) -> None:
