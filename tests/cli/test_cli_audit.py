@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import numpy as np
@@ -71,6 +72,72 @@ def test_an_earlier_request_is_tested_again(forgotten: Path, cli: Cli) -> None:
     assert [request["title"] for request in found["earlier"]] == ["may"]
     assert found["earlier"][0]["samples"] == 30
     assert found["earlier"][0]["outcome"] != "pass", "these were never forgotten"
+
+
+@pytest.fixture
+def twice(forgotten: Path, cli: Cli) -> Path:
+    """After two requests, ids.txt and then more.txt, whose weights are 2.safetensors."""
+    (forgotten / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    first = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors")
+    assert cli("forget", "--ids", "more.txt", *first, "--out", "2.safetensors").code == 0
+    return forgotten
+
+
+def retained(found: dict[str, Any]) -> int:
+    return found["models"][0]["errors"]["retained"]["samples"]
+
+
+def test_samples_of_earlier_requests_are_not_retained(twice: Path, cli: Cli) -> None:
+    audit = ("audit", "--ids", "more.txt", "--out", "2.safetensors", "--json", "--force")
+    assert retained(cli(*audit).record) == 240 - 20 - 24, "the Grams know what is out"
+    assert retained(cli(*audit, "--retained", 190).record) == 190, "others take the place of those that are out"
+    (twice / "2.grams.safetensors").unlink()
+    assert retained(cli(*audit, "--earlier", "ids.txt").record) == 240 - 20 - 24
+    assert retained(cli(*audit).record) == 240 - 20, "nobody knows of the first request"
+
+
+def test_a_stream_is_searched_for_what_is_out_too(twice: Path, cli: Cli) -> None:
+    (twice / "stream.py").write_text(
+        "import numpy as np, torch\n"
+        "def train():\n"
+        "    data = np.load('train.npz')\n"
+        "    x, y = torch.from_numpy(data['x']).permute(0, 3, 1, 2).float() / 255, torch.from_numpy(data['y']).long()\n"
+        "    return zip(x.split(7), y.split(7))\n"
+    )
+    audit = ("audit", "--ids", "more.txt", "--out", "2.safetensors", "--train", "stream:train", "--json")
+    assert retained(cli(*audit).record) == 240 - 20 - 24
+
+
+def test_samples_that_nobody_asked_to_forget_are_refused(forgotten: Path, cli: Cli) -> None:
+    (forgotten / "bad.txt").write_text("\n".join(map(str, range(36, 60))))
+    there = files(forgotten)
+    refused = cli("audit", "--ids", "bad.txt", "--force")
+    assert refused.code == 1
+    assert "16 of these 24 samples were not part of a request that led to forgotten.safetensors" in refused.err
+    assert "unweave forget" in refused.err
+    assert files(forgotten) == there
+    assert cli("audit", "--classes", "2").code == 1
+    assert cli("audit", "--poisoned", "bad.txt").code == 1
+
+
+def test_a_part_of_a_request_and_an_earlier_one_may_be_audited(twice: Path, cli: Cli) -> None:
+    (twice / "part.txt").write_text("\n".join(map(str, range(20, 40))))
+    part = cli("audit", "--ids", "part.txt", "--out", "2.safetensors", "--json")
+    assert part.code in (0, 3, 4), part.err
+    assert retained(part.record) == 240 - 20 - 24, "the rest of the request is out as well"
+
+
+def test_weights_of_other_tools_are_audited_beside_grams_of_ours(forgotten: Path, toy: Toy, cli: Cli) -> None:
+    (forgotten / "other.txt").write_text("\n".join(map(str, range(60, 84))))
+    save_file({name: 0.9 * value for name, value in toy.weights.items()}, forgotten / "forgotten.safetensors")
+    assert cli("audit", "--ids", "other.txt").code in (0, 3, 4)
+
+
+def test_a_request_that_changed_nothing_fails_and_is_not_refused(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt", "--epochs", 1, "--lr", 1e-30, "--keep-anyway").code == 3
+    done = cli("audit", "--ids", "ids.txt", "--json")
+    assert done.code == 3, done.err
+    assert "nothing was forgotten" in " ".join(check["sentence"] for check in done.record["verdict"]["checks"])
 
 
 def test_classes_and_poison_say_what_they_are(fitted: Path, cli: Cli) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from unweave.cli.data import open_source
 from unweave.cli.ids import read_ids
 from unweave.cli.model import load_model, load_weights
 from unweave.cli.outputs import Places
+from unweave.cli.past import Past
 from unweave.cli.screen import Report
 from unweave.cli.selection import Selection, select
 from unweave.cli.words import for_the_shell
@@ -40,7 +42,6 @@ def evidence_of(
         UnweaveError: a model, a file or samples that cannot be used.
     """
     selection = select(arguments, values)
-    parts = _parts(values, selection)
     weights = {
         "unlearned": values.require("forget", "out"),
         "retrained": values.get("audit", "retrained"),
@@ -50,11 +51,13 @@ def evidence_of(
         if path is not None:
             networks[name] = duplicate(networks["original"])
             load_weights(networks[name], path)
+    record, grams = _record(values), _grams(values)
+    earlier = _earlier(arguments, values)
+    parts = _parts(values, selection, earlier.values(), Past.of(networks["unlearned"], grams, record))
     groups: dict[str, Answers] = {}
     for done, (name, model) in enumerate(networks.items(), start=1):
         groups[name] = _answers(model, parts)
         report("audit", done, len(networks))
-    record = _record(values)
     task: Task = "classes" if arguments.classes else "poison" if arguments.poisoned else "samples"
     evidence = Evidence(
         replace(groups["unlearned"], seconds=record.get("seconds")),
@@ -63,26 +66,32 @@ def evidence_of(
         references=_references(values, selection, groups["unlearned"]),
         task=task,
         class_names=list(selection.source.class_names or ()) if selection.source else (),
-        earlier=_earlier(arguments, values, networks),
+        earlier={title: _before(request, networks) for title, request in earlier.items()},
     )
     seed = values.get("audit", "seed")
     wanted = task != "poison" and not arguments.attack  # wrong labels have no strangers of their own
     inside = look_inside(networks, parts["forget"], parts["held_out"], seed=seed) if wanted else None
-    return evidence, _story(values, record, rerun), inside
+    return evidence, _story(values, record, grams, rerun), inside
 
 
-def _parts(values: Values, selection: Selection) -> dict[str, Loader]:
-    """The three sets: what was forgotten, what nobody saw, and some of what was kept."""
+def _parts(values: Values, selection: Selection, earlier: Iterable[Selection], past: Past | None) -> dict[str, Loader]:
+    """The three sets: what was forgotten, what nobody saw, and some of what was kept.
+
+    What earlier requests took out was not kept: their samples are left out by position, and by the digests of the past.
+    """
     key = "test" if values.get("data", "test") is not None else "val"
     if values.get("data", key) is None:
         raise ConfigError("An audit needs samples that nobody trained on. Set [data] test (or pass --test).")
     parts = {"forget": list(selection.loader), "held_out": open_source(values, key).loader()}
+    others = Past() if past is None else past.before(parts["forget"], values.require("forget", "out").name)
     if selection.positions is not None and selection.source is not None and values.get("data", "forget") is None:
         labels = selection.source.labels()
-        rest = np.setdiff1d(np.arange(len(labels)), selection.positions)
-        chosen = np.random.default_rng(values.get("audit", "seed")).permutation(rest)[: values.get("audit", "retained")]
-        if len(chosen):
-            parts["retained"] = selection.source.only(sorted(chosen.tolist()))
+        asked = [position for request in (selection, *earlier) for position in request.positions or ()]
+        rest = np.setdiff1d(np.arange(len(labels)), asked)
+        order = np.random.default_rng(values.get("audit", "seed")).permutation(rest).tolist()
+        chosen = others.kept(selection.source, order, values.get("audit", "retained"))
+        if chosen:
+            parts["retained"] = selection.source.only(chosen)
     return parts
 
 
@@ -91,15 +100,19 @@ def _answers(model: nn.Module, parts: dict[str, Loader]) -> Answers:
     return Answers.of(made["forget"], made["held_out"], made.get("retained"))
 
 
-def _earlier(arguments: argparse.Namespace, values: Values, networks: dict[str, nn.Module]) -> dict[str, Before]:
-    """What the first and the present network say about the samples of earlier requests."""
+def _earlier(arguments: argparse.Namespace, values: Values) -> dict[str, Selection]:
+    """The samples of earlier requests, by the names of the files with their ids."""
     found = {}
-    for path in arguments.earlier or ():
+    for path in map(Path, arguments.earlier or ()):
         source = open_source(values, "train")
-        samples = list(source.only(read_ids(Path(path), source)))
-        outputs = (collect(networks[name], samples, "earlier") for name in ("unlearned", "original"))
-        found[Path(path).stem] = Before.of(*outputs)
+        positions = read_ids(path, source)
+        found[path.stem] = Selection(list(source.only(positions)), positions=tuple(positions), source=source)
     return found
+
+
+def _before(request: Selection, networks: dict[str, nn.Module]) -> Before:
+    """What the present and the first network say about the samples of an earlier request."""
+    return Before.of(*(collect(networks[name], request.loader, "earlier") for name in ("unlearned", "original")))
 
 
 def _references(values: Values, selection: Selection, unlearned: Answers) -> Yardstick | None:
@@ -129,13 +142,17 @@ def _record(values: Values) -> dict[str, Any]:
     return record if record.get("command") == "forget" else {}
 
 
-def _story(values: Values, record: dict[str, Any], rerun: str) -> Story:
+def _grams(values: Values) -> unweave.LayerGrams | None:
+    """The Grams beside the new weights, if there are any."""
+    path = Places.of(values).grams
+    with for_the_shell("Restore it, or move it away: the audit does without it."):
+        return unweave.LayerGrams.load(path) if path.exists() else None
+
+
+def _story(values: Values, record: dict[str, Any], grams: unweave.LayerGrams | None, rerun: str) -> Story:
     """How the request went, from its record and the Grams that go with the new model."""
     from unweave.audit.leakage import leakage
 
-    grams_path = Places.of(values).grams
-    with for_the_shell("Restore it, or move it away: the audit does without it."):
-        grams = unweave.LayerGrams.load(grams_path) if grams_path.exists() else None
     wanted = {"epoch": "epoch", "forget_error": "forget_error", "held_out_error": "val_error", "auc": "auc"}
     epochs = [{name: look.get(key) for name, key in wanted.items()} for look in record.get("history", [])]
     ranks: dict[str, Any] = record.get("ranks", {})
