@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from worlds import CLASSES, World, fair, with_margins
 
-from unweave.audit.checks import place
+from unweave.audit.behaviour import check_held_out
+from unweave.audit.checks import Check, needed, place
 from unweave.audit.evidence import Answers, Before, Evidence
 from unweave.audit.examine import ATTACKS, examine
 from unweave.audit.limits import Thresholds
@@ -312,6 +313,45 @@ def test_an_earlier_request_needs_strangers() -> None:
 )
 def test_an_interval_passes_inside_fails_outside_and_else_says_nothing(low: float, high: float, expected: str) -> None:
     assert place(lambda confidence: Interval((low + high) / 2, low, high), (-1.0, 1.0), samples=100) == expected
+
+
+def held_out_check(skill: float, samples: int = 1000, seed: int = 1, models: int = 1) -> Check:
+    world = World(held_out=samples, seed=seed)
+    original = world.answers(memory=3.0)
+    return check_held_out(Evidence(world.answers(memory=0.0, skill=skill, models=models), original), Thresholds())
+
+
+def test_at_the_border_it_is_said_what_was_measured_and_what_would_tell() -> None:
+    below, above = held_out_check(skill=-0.2), held_out_check(skill=-0.3)
+    assert below.outcome == above.outcome == "inconclusive"
+    for check in (below, above):
+        assert check.measured is not None
+        value, low, high = check.measured.value, check.measured.low, check.measured.high
+        assert f"is {value:.1f} points ({low:.1f} to {high:.1f}) above the original network's" in check.sentence
+        assert "it cannot be told whether the network was damaged" in check.sentence
+        assert "Too little" not in check.sentence
+    assert ", 2 are allowed: " in below.sentence
+    assert ", more than the 2 allowed, but that may be chance: " in above.sentence
+    assert "samples in place of 1,000 would tell" in below.sentence
+    several = held_out_check(skill=-0.2, models=2)
+    assert several.outcome == "inconclusive"
+    assert "in place of" not in several.sentence, "how far models differ is not settled by samples"
+
+
+def test_too_few_samples_are_not_called_a_border() -> None:
+    few = held_out_check(skill=0.0, samples=15)
+    assert few.sentence == "15 samples are too few to tell whether the network was damaged."
+
+
+@pytest.mark.parametrize("value, most, expected", [(1.0, 2.0, 400), (3.0, 2.0, 570), (1.9, 2.0, None), (2, 2, None)])
+def test_how_many_samples_would_tell(value: float, most: float, expected: int | None) -> None:
+    """One point away, an interval of 1.645 points to pass, or 1.96 to fail, has to shrink to one point."""
+
+    def at(confidence: float) -> Interval:
+        reach = {0.90: 1.645, 0.95: 1.96}[confidence]
+        return Interval(value, value - reach, value + reach)
+
+    assert needed(at, most, samples=148) == expected
 
 
 def test_few_samples_never_pass() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.stats import norm
 
-from unweave.audit.checks import FAIL_CONFIDENCE, Allowed, Check, IntervalAt, Outcome, place
+from unweave.audit.checks import FAIL_CONFIDENCE, Allowed, Check, IntervalAt, Outcome, across, place
 from unweave.audit.evidence import Evidence
 from unweave.audit.limits import Thresholds
 from unweave.audit.measure import Interval
@@ -56,7 +56,8 @@ def check_held_out(evidence: Evidence, limits: Thresholds) -> Check:
     words = {
         "pass": "On samples nobody trained on it errs about as often as the {} network.",
         "fail": "It errs more often than the {} network on samples nobody trained on: it was damaged.",
-        "inconclusive": "Too little held-out data to tell whether the network was damaged.",
+        "inconclusive": "The held-out error is {{}} above the {} network's",
+        "question": "whether the network was damaged",
     }
     checks = [
         _rise(
@@ -66,6 +67,7 @@ def check_held_out(evidence: Evidence, limits: Thresholds) -> Check:
             int(kept.sum()),
             words,
             name,
+            alone=len(own) == len(theirs) == 1,
         )
         for name, own, theirs in _comparisons(evidence)
     ]
@@ -85,7 +87,8 @@ def check_own_classes(evidence: Evidence, limits: Thresholds) -> Check | None:
     words = {
         "pass": "New samples of the forgotten samples' classes fare about as with the {} network.",
         "fail": "New samples of the forgotten samples' classes pay for it: they are wrong far more often.",
-        "inconclusive": "Too little held-out data of the forgotten samples' classes to tell whether they suffered.",
+        "inconclusive": "The held-out error of the forgotten samples' classes is {{}} above the {} network's",
+        "question": "whether they suffered",
     }
     own_classes = np.isin(_labels(evidence), evidence.forget_classes)
     checks = [
@@ -96,6 +99,7 @@ def check_own_classes(evidence: Evidence, limits: Thresholds) -> Check | None:
             int(own_classes.sum()),
             words,
             name,
+            alone=len(own) == len(theirs) == 1,
         )
         for name, own, theirs in _comparisons(evidence)
     ]
@@ -110,9 +114,11 @@ def check_retained(evidence: Evidence, limits: Thresholds) -> Check | None:
     words = {
         "pass": "Retained samples are known as before.",
         "fail": "Retained samples were lost along with the forgotten ones.",
-        "inconclusive": "Too little data on retained samples to tell whether they suffered.",
+        "inconclusive": "The error on retained samples is {{}} above the {} network's",
+        "question": "whether they suffered",
     }
-    return _rise("Retained samples", paired(own, original.retained), limits.retained_rise, own.samples, words, "")
+    at, alone = paired(own, original.retained), len(own) == len(original.retained) == 1
+    return _rise("Retained samples", at, limits.retained_rise, own.samples, words, "original", alone)
 
 
 def check_forget_error(evidence: Evidence, limits: Thresholds) -> Check | None:
@@ -142,7 +148,8 @@ def check_recognised(evidence: Evidence, limits: Thresholds) -> Check | None:
     words = {
         "pass": "New samples of the removed class are recognised no more often than by chance.",
         "fail": "New samples of the removed class are still recognised.",
-        "inconclusive": "Too few samples of the removed class to tell whether it is still recognised.",
+        "inconclusive": "{} of the new samples of the removed class are recognised",
+        "question": "whether the class is gone",
     }
     return _at_most("The class is gone", gone, most, words)
 
@@ -154,7 +161,8 @@ def check_followed(evidence: Evidence, limits: Thresholds) -> Check | None:
     words = {
         "pass": "The wrong labels are no longer followed.",
         "fail": "The wrong labels are still followed.",
-        "inconclusive": "Too few poisoned samples to tell whether the wrong labels are still followed.",
+        "inconclusive": "{} of the wrong labels are still followed",
+        "question": "whether they are gone",
     }
     check = _at_most("The poison is gone", evidence.unlearned.forget, limits.followed, words)
     before = None if evidence.original is None else right(evidence.original.forget)(FAIL_CONFIDENCE)
@@ -226,16 +234,24 @@ def _most_lenient(checks: list[Check]) -> Check:
     return min(checks, key=lambda check: ("pass", "inconclusive", "fail").index(check.outcome))
 
 
-def _rise(name: str, at: IntervalAt, most: float, samples: int, words: dict[str, str], compared: str) -> Check:
+def _rise(
+    name: str, at: IntervalAt, most: float, samples: int, words: dict[str, str], compared: str, alone: bool
+) -> Check:
     outcome = place(at, (None, most), samples)
-    return _points(name, outcome, words[outcome].format(compared), at, (None, most))
+    sentence = words[outcome].format(compared)
+    if outcome == "inconclusive":
+        sentence = across(sentence, words["question"], at, most, "points", samples, alone)
+    return _points(name, outcome, sentence, at, (None, most))
 
 
 def _at_most(name: str, answers: Ensemble, most: float, words: dict[str, str]) -> Check:
     """Whether no more than so many percent of the samples are right."""
     at = right(answers)
     outcome = place(at, (None, most), answers.samples)
-    return Check(name, outcome, words[outcome], at(FAIL_CONFIDENCE), (None, most), "percent")
+    sentence = words[outcome]
+    if outcome == "inconclusive":
+        sentence = across(sentence, words["question"], at, most, "%", answers.samples, alone=len(answers) == 1)
+    return Check(name, outcome, sentence, at(FAIL_CONFIDENCE), (None, most), "percent")
 
 
 def _points(name: str, outcome: Outcome, sentence: str, at: IntervalAt, allowed: Allowed) -> Check:

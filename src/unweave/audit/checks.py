@@ -22,6 +22,8 @@ FAIL_CONFIDENCE = 0.95
 """The interval that has to lie outside to fail; wider where several checks each have a chance of a false alarm."""
 FEW = 20
 """With fewer samples on either side no check passes: the intervals themselves are not to be trusted."""
+FAR_MORE = 100
+"""Where it would take more than so many times the samples, their number is not named: the value is at the border."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,42 @@ def place(at: IntervalAt, allowed: Allowed, samples: float, tries: int = 1) -> O
         return "fail"
     inside = at(PASS_CONFIDENCE)
     return "pass" if samples >= FEW and low <= inside.low and inside.high <= high else "inconclusive"
+
+
+def across(fact: str, question: str, at: IntervalAt, most: float, unit: str, samples: int, alone: bool) -> str:
+    """What to say where an interval reaches over the highest value that passes.
+
+    Args:
+        fact: what was measured, with ``{}`` in the place of the value.
+        question: what cannot be told: "whether …".
+        at: the interval at a confidence.
+        most: what is allowed.
+        unit: of the value, "points" or "%".
+        samples: that were measured.
+        alone: one network was; where several were, more samples alone need not help, and none are asked for.
+    """
+    if samples < FEW:
+        return f"{samples} samples are too few to tell {question}."
+    found = at(FAIL_CONFIDENCE)
+    measured = fact.format(f"{found.value:z.1f} {unit} ({found.low:z.1f} to {found.high:z.1f})")
+    limit = (
+        f"{most:g} are allowed" if found.value <= most else f"more than the {most:g} allowed, but that may be chance"
+    )
+    enough = needed(at, most, samples) if alone else None
+    more = "" if enough is None else f" About {enough:,} samples in place of {samples:,} would tell, if it stays so."
+    return f"{measured}, {limit}: it cannot be told {question}.{more}"
+
+
+def needed(at: IntervalAt, most: float, samples: int) -> int | None:
+    """About how many samples would tell, were the measured value the true one; None where it is too near the border.
+
+    An interval shrinks with the root of their number, and has to until it fits between the value and the border.
+    """
+    inside, outside = at(PASS_CONFIDENCE), at(FAIL_CONFIDENCE)
+    value = inside.value
+    reach = inside.high - value if value <= most else value - outside.low
+    times = (reach / abs(most - value)) ** 2 if most != value else np.inf
+    return int(float(f"{samples * times:.1e}")) if times <= FAR_MORE else None  # two digits: it is a guess
 
 
 def from_draws(value: float, draws: np.typing.NDArray[np.float64]) -> IntervalAt:
