@@ -155,6 +155,32 @@ def test_outputs_on_disk(here: Path, cli: Cli) -> None:
     assert done.record == json.loads((here / "audit.json").read_text())
 
 
+def test_the_table_shows_the_numbers_that_decide(here: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    world = World()
+    evidence = Evidence(world.answers(memory=0.0, kept=1.0), world.answers(memory=3.0), world.answers(memory=0.0))
+    done = cli("audit", outputs(evidence, here / "outputs.npz"))
+    assert done.code == 3
+    found = json.loads((here / "audit.json").read_text())
+    lines = [" ".join(line.replace("│", " ").split()) for line in done.out.splitlines()]
+    wrong = {model["name"]: {part: e["value"] for part, e in model["errors"].items()} for model in found["models"]}
+    words = {
+        "Samples to forget": ("forget", 300),
+        "Remaining training samples": ("retained", 500),
+        "New samples": ("held out", "1,500"),
+    }
+    for name, (part, samples) in words.items():
+        before, after, retrained = (wrong[model][part] for model in ("original", "unlearned", "retrained"))
+        assert f"{name}, wrong {before:.1f}% → {after:.1f}% of {samples}; retrained {retrained:.1f}%" in lines
+    checks = {check["name"]: check for check in found["verdict"]["checks"]}
+    lost = checks["Retained samples"]
+    at = lines.index(f"Retained samples: fail {lost['sentence']}")
+    value, low, high = (lost["measured"][name] for name in ("value", "low", "high"))
+    measured = f"{value:+.1f} points ({low:+.1f} to {high:+.1f} points)"
+    assert lines[at + 1] == f"Measured: {measured}; allowed: at most +2.0 points"
+    assert sum(line.startswith("Measured: ") for line in lines) == sum("measured" in check for check in checks.values())
+
+
 def test_a_folder_of_arrays_is_the_same(here: Path, cli: Cli) -> None:
     evidence = fair(World())
     (here / "folder").mkdir()

@@ -93,7 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         with uninterrupted():
             staged.place()
             title = f"{audit.verdict.outcome.upper()} ({found['tier']['name']})"
-            show(title, _rows(audit, list(outputs.values())), found, as_json=arguments.json, quiet=arguments.quiet)
+            rows = _rows(audit, found, list(outputs.values()))
+            show(title, rows, found, as_json=arguments.json, quiet=arguments.quiet)
     return {"pass": 0, "fail": 3, "inconclusive": 4}[audit.verdict.outcome]
 
 
@@ -153,17 +154,45 @@ def _page(found: dict[str, Any]) -> str:
     return render(found)
 
 
-def _rows(audit: Audit, written: list[Path]) -> dict[str, str]:
-    """The verdict, every attack and every check in a line each."""
-    rows = {"verdict": audit.verdict.sentence}
-    for found in audit.attacks:
-        auc = found.unlearned.auc
-        control = "" if found.original is None else f"; the original {found.original.auc.value:.3f}"
-        floor = "" if found.retrained is None else f"; retrained {found.retrained.auc.value:.3f}"
-        rows[found.attack.title] = f"AUC {auc.value:.3f} ({auc.low:.3f} to {auc.high:.3f}){control}{floor}"
+def _rows(audit: Audit, found: dict[str, Any], written: list[Path]) -> dict[str, str]:
+    """The verdict, the errors, every attack and every check in a row each."""
+    rows = {"verdict": audit.verdict.sentence} | _errors(found["models"])
+    for attacked in audit.attacks:
+        auc = attacked.unlearned.auc
+        control = "" if attacked.original is None else f"; the original {attacked.original.auc.value:.3f}"
+        floor = "" if attacked.retrained is None else f"; retrained {attacked.retrained.auc.value:.3f}"
+        rows[attacked.attack.title] = f"AUC {auc.value:.3f} ({auc.low:.3f} to {auc.high:.3f}){control}{floor}"
     for distance in audit.distances:
         floor = "" if distance.retrained is None else f"; retrained {distance.retrained.value:.3g}"
         rows[distance.title] = f"{distance.unlearned.value:.3g}{floor}"
-    for check in audit.verdict.checks:
-        rows[f"{check.name}: {check.outcome}"] = check.sentence
+    for check in found["verdict"]["checks"]:
+        rows[f"{check['name']}: {check['outcome']}"] = check["sentence"] + _numbers(check)
     return rows | {"written": ", ".join(map(str, written))}
+
+
+def _errors(models: list[dict[str, Any]]) -> dict[str, str]:
+    """Percent wrong before and after, in the words and the order of the page."""
+    from unweave.report.looks import PARTS
+    from unweave.report.numbers import EN_DASH, number
+
+    errors = {model["name"]: model["errors"] for model in models}
+    rows = {}
+    for part, words in PARTS.items():
+        wrong = {name: number(one[part]["value"], "percent") for name, one in errors.items() if part in one}
+        if "unlearned" in wrong:
+            floor = f"; retrained {wrong['retrained']}" if "retrained" in wrong else ""
+            change = f"{wrong.get('original', EN_DASH):>6} → {wrong['unlearned']:>6}"
+            rows[f"{words}, wrong"] = f"{change} of {errors['unlearned'][part]['samples']:,}{floor}"
+    return rows
+
+
+def _numbers(check: dict[str, Any]) -> str:
+    """What was measured and what was allowed, on a line below the sentence; nothing where a check has no numbers."""
+    from unweave.report.numbers import allowed, interval
+
+    unit, facts = check.get("unit"), []
+    if "measured" in check:
+        facts.append(f"Measured: {interval(check['measured'], unit)}")
+    if "allowed" in check:
+        facts.append(f"allowed: {allowed(check['allowed'], unit)}")
+    return "\n" + "; ".join(facts) if facts else ""
