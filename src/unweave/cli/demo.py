@@ -1,4 +1,4 @@
-"""``unweave demo``: see a small network forget, on real images, in a minute or two."""
+"""``unweave demo``: see a small network forget, on real images, in a few minutes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HELP = "Train a small network on real images, lose its training set, and make it
 
 EXAMPLE = """\
 example:
-  unweave demo                 about two minutes on two cores; writes demo-output/
+  unweave demo                 two to four minutes on two cores; writes demo-output/
   unweave demo --seed 1        another network
 
 Prints one table: errors of the original, the unlearned and a retrained network on what was retained, forgotten and
