@@ -339,6 +339,31 @@ def test_a_request_on_ranks_is_the_request_on_one_process(job: Job, settings: di
         assert all(torch.equal(there[name], value) for name, value in found[0][0].items())
 
 
+def forget_twice(firsts: tuple[str, ...]) -> Any:
+    """Two requests; in the second each rank passes the right first model, another one or none."""
+    net, x, y, val = problem_in_double()
+    grams = unweave.fit(net, unweave.shard(in_batches(x, y, 32)), val=unweave.shard(val))
+    now = unweave.forget(net, unweave.shard(in_batches(x[:20], y[:20], 7)), grams, val=unweave.shard(val))
+    first = {"right": net, "wrong": now.model, "none": None}[firsts[distributed.rank()]]
+    asked = unweave.shard(in_batches(x[20:50], y[20:50], 7))
+    again = unweave.forget(now.model, asked, now.grams, val=unweave.shard(val), first=first)
+    rest = unweave.fit(net, unweave.shard(in_batches(x[50:], y[50:], 32)))
+    return max(gap(again.grams[name], rest[name]) for name in rest)
+
+
+def test_ranks_with_the_first_model_take_out_what_was_added(two: Job) -> None:
+    assert max(two.run(forget_twice, ("right", "right"))) < EXACT
+
+
+def test_ranks_with_different_first_models_do_not_wait_for_each_other(two: Job) -> None:
+    began = time.monotonic()
+    answers = two.run(forget_twice, ("wrong", "right"))
+    assert all(isinstance(answer, Failed) for answer in answers), answers
+    assert "first= (--first) is" in answers[0].words
+    assert "first= given" in words_of(two.run(forget_twice, ("right", "none")), "MismatchError")
+    assert time.monotonic() - began < 40
+
+
 def forget_adrift() -> Any:
     """The same where rank 1's steps are a little off, as those of another processor would be."""
     move = Descent._move

@@ -767,16 +767,58 @@ def test_two_requests_leave_the_grams_of_one_where_the_activations_agree(points:
     assert len(second.grams.origin.forgotten) == 50
 
 
-def test_with_the_first_model_every_request_takes_out_what_was_added(points: Problem) -> None:
+def test_with_the_first_model_every_request_takes_out_what_was_added(
+    points: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, choose = list[Any](), forgetting.choose_goal
+    monkeypatch.setattr(forgetting, "choose_goal", lambda *given: seen.append(given[1]) or choose(*given))
     model, grams, rest = points.model, points.grams, unweave.fit(points.model, points.samples(torch.arange(50, 300)))
     for chosen in (torch.arange(20), torch.arange(20, 50)):
         now = unweave.forget(model, points.samples(chosen), grams, points.val, first=points.model)
-        assert now.history[0].forget_error == error_on(model, points.x[chosen], points.y[chosen]), "as it is by now"
+        by_now = F.cross_entropy(model(points.x[chosen]), points.y[chosen], reduction="none").detach().double()
+        torch.testing.assert_close(seen[-1].loss, by_now, rtol=1e-3, atol=1e-6)
         model, grams = now.model, now.grams
     assert {name: gap(grams[name], rest[name]) < 1e-6 for name in rest} == dict.fromkeys(rest, True)
+    assert not grams.origin.drifted
     drifted = unweave.forget(points.model, points.samples(torch.arange(20)), points.grams, points.val)
     drifted = unweave.forget(drifted.model, points.samples(torch.arange(20, 50)), drifted.grams, points.val)
     assert max(gap(drifted.grams[name], rest[name]) for name in rest) > 1e-3, "without it, not quite"
+    assert drifted.grams.origin.drifted
+
+
+def test_with_the_first_model_wrong_samples_are_refused_as_in_the_first_request(points: Problem) -> None:
+    x, y = 1.6 * points.x[40:70], points.y[40:70]
+    with pytest.raises(MismatchError, match="not under this transform"):
+        unweave.forget(points.model, [(x, y)], points.grams, points.val)
+    now = points.run()
+    with pytest.raises(MismatchError) as refused:
+        unweave.forget(now.model, [(x, y)], now.grams, points.val, first=points.model)
+    assert "not under this transform" in str(refused.value)
+    assert "first=" not in str(refused.value), "it was passed"
+    drifted = replace(now.grams.origin, drifted=True)
+    loose = unweave.LayerGrams({n: now.grams.grouped(n) for n in now.grams}, now.grams.layers, drifted, None)
+    with pytest.raises(MismatchError, match=r"requests without first= .* have left the sums inexact: start again"):
+        unweave.forget(now.model, [(4 * x, y)], loose, points.val, first=points.model)
+
+
+def test_the_class_of_a_request_is_seen_by_the_network_as_it_is(points: Problem) -> None:
+    """Of two classes in a row, with the first model: the second request knows that the first class is gone."""
+    model, grams = points.model, points.grams
+    for c in (0, 1):
+        chosen = (points.y == c).nonzero().squeeze(1)
+        config = ForgetConfig(task="classes")
+        now = unweave.forget(model, points.samples(chosen), grams, points.val, config, first=points.model)
+        assert now.ok
+        model, grams = now.model, now.grams
+    assert error_on(model, points.x[points.y == 1], points.y[points.y == 1]) > 70
+
+
+def test_grams_that_do_not_name_their_model_serve_without_the_first(points: Problem) -> None:
+    nameless = replace(points.run().grams.origin, key="")
+    now = points.run()
+    grams = unweave.LayerGrams({n: now.grams.grouped(n) for n in now.grams}, now.grams.layers, nameless, None)
+    with pytest.raises(MismatchError, match=r"do not say which model.*Leave first= \(--first\) out"):
+        unweave.forget(now.model, points.samples(torch.arange(40, 60)), grams, points.val, first=points.model)
 
 
 def test_the_first_model_may_stand_elsewhere_and_is_left_alone(points: Problem) -> None:
@@ -798,20 +840,27 @@ def test_what_a_changed_network_makes_of_samples_may_be_too_much_to_take_out(poi
     with torch.no_grad():
         grown[0].weight.mul_(3)
     grams = points.grams.belonging_to(fingerprint(grown), forgotten=("before",), held_out=points.grams.held_out)
-    with pytest.raises(MismatchError, match=r"earlier requests have changed the network.*first= \(--first\)"):
+    with pytest.raises(MismatchError, match=r"requests have changed the network.*as first= \(--first\)"):
         unweave.forget(grown, points.samples(torch.arange(150)), grams, points.val)
     found = unweave.forget(grown, points.samples(torch.arange(150)), grams, points.val, first=points.model)
     assert not any("clipped" in text for text in found.warnings)
 
 
 def test_a_little_drift_is_told(points: Problem) -> None:
-    for forgotten, more in (((), False), (("before",), True)):
-        grams = points.grams.belonging_to(points.grams.origin.model, forgotten=forgotten, held_out=None)
-        space = SimpleNamespace(layers={"0": SimpleNamespace(clipped=0.004)})
-        (words,) = forgetting._drifted(space, grams)
-        assert words.startswith("0.4 % of a layer's spectrum was negative and clipped")
-        assert ("first= (--first) keeps it exact" in words) == more
-    assert forgetting._drifted(SimpleNamespace(layers={}), points.grams) == []
+    space = SimpleNamespace(layers={"0": SimpleNamespace(clipped=0.004)})
+
+    def words(drifted: bool, by: str) -> str:
+        grams = SimpleNamespace(origin=replace(points.grams.origin, drifted=drifted))
+        given = SimpleNamespace(origin=replace(points.grams.origin, key=by))
+        (found,) = forgetting._drifted(space, grams, given)
+        assert found.startswith("0.4 % of a layer's spectrum was negative and clipped")
+        return found
+
+    same = points.grams.origin.key
+    assert "first=" not in words(False, same)
+    assert words(True, same).endswith("from the first model and its Grams all of them are exact")
+    assert words(False, "another").endswith("first= (--first) keeps it exact")
+    assert forgetting._drifted(SimpleNamespace(layers={}), points.grams, points.grams) == []
 
 
 def test_copies_in_a_request_are_told(points: Problem) -> None:

@@ -195,7 +195,7 @@ def test_one_stranger_in_an_embedding_is_noticed() -> None:
         _ = full - unweave.fit(net, [(torch.tensor([[0, 1], [0, 2]]), labels[:2])], layers=["embed"])
 
 
-def test_rounding_is_forgiven_by_the_dtype_of_the_model_and_more_after_a_request() -> None:
+def test_rounding_is_forgiven_by_the_dtype_of_the_model_and_more_where_a_network_has_changed() -> None:
     data = rows(20)
     off = {size: data[:5] * (1 + size) for size in (1e-7, 1e-4)}
     for dtype, size, forgiven in [("float64", 1e-7, False), ("float32", 1e-7, True), ("float32", 1e-4, False)]:
@@ -206,8 +206,13 @@ def test_rounding_is_forgiven_by_the_dtype_of_the_model_and_more_after_a_request
         else:
             with pytest.raises(MismatchError):
                 _ = full - given
-    drifted = grams_of(data[:5], dtype="float32", forgotten=("a request",))
-    assert (drifted - grams_of(off[1e-4], dtype="float32")).samples == 0
+    off_a_little = grams_of(off[1e-4], dtype="float32")
+    for changed in ({"drifted": True}, {"key": "the first model"}):
+        left = grams_of(data[:5], dtype="float32", forgotten=("a request",), **changed) - off_a_little
+        assert left.samples == 0
+        assert left.origin.drifted
+    with pytest.raises(MismatchError):
+        _ = grams_of(data[:5], dtype="float32", forgotten=("an exact request",)) - off_a_little
 
 
 def test_a_layer_that_saw_only_zeros_can_be_subtracted() -> None:

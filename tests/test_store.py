@@ -230,6 +230,22 @@ def test_a_file_from_before_tf32_holds_grams_of_full_float32(grams: LayerGrams, 
     assert LayerGrams.load(saved) == grams
 
 
+@pytest.mark.parametrize("forgotten", [(), ("a sample",)])
+def test_files_that_do_not_say_whether_sums_are_exact(
+    grams: LayerGrams, tmp_path: Path, forgotten: tuple[str, ...]
+) -> None:
+    """They are of releases without first=, whose later requests were not."""
+
+    def before(header: dict[str, str], _: Any) -> None:
+        origin = json.loads(header["origin"])
+        assert origin.pop("drifted") is False
+        header["origin"] = json.dumps(origin)
+
+    grams.belonging_to("f" * 64, forgotten=forgotten, held_out=None).save(tmp_path / "g")
+    forge(tmp_path / "g", before)
+    assert LayerGrams.load(tmp_path / "g").origin.drifted == bool(forgotten)
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -247,7 +247,8 @@ class Work:
 
     def half_trained(self) -> int:
         """How many networks there is progress of that their training can go on from."""
-        return len(list(self.folder.glob("weights/*/*/.*.halfway")))
+        begun = self.folder.glob("weights/*/*/.*.halfway")
+        return sum(not path.with_name(f"{path.stem[1:]}.safetensors").exists() for path in begun)
 
     def expect(self, setting: Setting, training: Training, seeds: Iterable[int]) -> None:
         """Announce networks that jobs will ask for, so that several are trained at once; their time is then shared."""

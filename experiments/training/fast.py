@@ -27,7 +27,7 @@ from experiments.training.dropout import dropout_drawn_from
 from experiments.training.halfway import Diary, Halfway
 from experiments.training.recipes import RECIPES, Recipe, recipe_of
 from unweave.descent import only_moving
-from unweave.errors import ConfigError, DataError
+from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fused import has_triton
 
 __all__ = ["RECIPES", "Learning", "Recipe", "one_cycle", "train_end", "train_fast", "train_many", "train_recipe"]
@@ -269,12 +269,21 @@ class _Run:
         }
 
     def go_on_from(self, state: Mapping[str, Tensor]) -> None:
-        """Be where another run with the same settings was. In place: a captured step knows tensors by address."""
+        """Be where another run with the same settings was. In place: a captured step knows tensors by address.
+
+        Raises:
+            MismatchError: it had more steps than there are here.
+        """
         self.net.load_state_dict({name[4:]: value for name, value in state.items() if name.startswith("net.")})
         for i, weight in enumerate(self.weights):
             if f"momentum.{i}" in state:
                 momentum = self.optimiser.state[weight].setdefault("momentum_buffer", torch.empty_like(weight))
                 momentum.copy_(state[f"momentum.{i}"])
+        if int(state["steps done"]) > self.steps:
+            raise MismatchError(
+                f"The progress kept of a training has {int(state['steps done'])} steps, the training {self.steps}: it "
+                "is of other data. Choose another folder, or delete the file *.halfway to begin anew."
+            )
         self.done.copy_(state["steps done"])
         self.dropout.set_state(state["dropout"])
         self.begun = int(self.done)

@@ -60,8 +60,9 @@ def forget(
             recommended always.
         config: see :class:`ForgetConfig`.
         first: the model that the Grams were fitted with, if it is still there and ``model`` came out of a request: then
-            what is taken out is to the last digit what was added, however many requests there were. Without it, it is
-            what ``model`` makes of the samples by now, which is a little else after each request.
+            what is taken out is, but for rounding, what was added, however many requests there were. Without it, it is
+            what ``model`` makes of the samples by now, which is a little else after each request. (Not for samples that
+            were added to the Grams later, with a changed model.)
         progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
 
     Raises:
@@ -78,7 +79,9 @@ def forget(
     names = select(config.layers, grams.names)
     samples = gathered_samples(forget_loader, "forget", device_of(original))
     val = None if val is None else reusable(val)
-    digests = _check_request(original, samples, grams, config, val)
+    with together("the first model"):
+        first = None if first is None else _checked_first(first, grams, device_of(original))
+    digests = _check_request(original, samples, grams, config, val, first is not None)
 
     home, grams_here = grams.device, grams.to(device_of(original))
     given, before = _given(original, first, samples, grams, samples.look_size(config.batch_size))
@@ -118,7 +121,7 @@ def forget(
             *_repeated(digests),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *said_again(net, grams, val),
-            *_drifted(space, grams),
+            *_drifted(space, grams, given),
             *_warnings(shift, loop.history[0], final, goal, config),
         ],
     )
@@ -136,7 +139,7 @@ def _check_kinds(grams: LayerGrams, config: ForgetConfig | None) -> ForgetConfig
 
 
 def _check_request(
-    original: nn.Module, samples: Samples, grams: LayerGrams, config: ForgetConfig, val: Loader | None
+    original: nn.Module, samples: Samples, grams: LayerGrams, config: ForgetConfig, val: Loader | None, first: bool
 ) -> tuple[str, ...]:
     """Refuse what cannot be right before anything is computed; returns the samples' digests."""
     found = fingerprint(original)
@@ -150,7 +153,8 @@ def _check_request(
             f"Asked to forget {len(samples)} samples with Grams of {grams.samples}. "
             "Nothing would be retained: the forget set must be a smaller part of what was fitted."
         )
-    agree("the request", facts_about(grams) | {"configuration": repr(config), "model": found[:12]})
+    facts = {"configuration": repr(config), "model": found[:12], "first= given": str(first)}
+    agree("the request", facts_about(grams) | facts)
     digests = samples.digests(grams.origin.key)
     again = len(set(digests) & set(grams.origin.forgotten))
     if again:
@@ -169,33 +173,35 @@ def _given(
     """The Grams of the samples to forget, by the first model if it is there, and what the original makes of them.
 
     Each rank streams some of the batches.
-
-    Raises:
-        MismatchError: ``first`` is not the model that the Grams were fitted with.
     """
     batches = list(samples.batches(size))
-    fitted = original if first is None else _checked_first(first, grams, device_of(original))
+    made_from = grams.origin.model if first is None else grams.origin.first  # checked before: it is these
     with together("the pass over the forget set"):
         own = [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]]
-        known = grams.origin.model  # the request was refused if it is another's
-        part, seen = stream(fitted, own, "forget", grams.names, grams.origin.manner, made_from=known)
+        part, seen = stream(first or original, own, "forget", grams.names, grams.origin.manner, made_from=made_from)
     everybodys = Outcomes.concat(theirs for theirs in exchange("the outcomes of the forget set", seen) if len(theirs))
-    before = in_order(everybodys, [positions for _, _, positions in batches])
-    if fitted is original:
-        return pooled(part), before
+    if first is None:
+        return pooled(part), in_order(everybodys, [positions for _, _, positions in batches])
     with at_rest(original):
-        return pooled(part), observe_together(original, samples, size)
+        before = observe_together(original, samples, size)
+    return pooled(part).belonging_to(grams.origin.model, held_out=None), before
 
 
 def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) -> nn.Module:
-    """The model that the Grams were fitted with, on the device of the request."""
+    """The model that the Grams were fitted with, on the device of the request.
+
+    Raises:
+        MismatchError: it is another one, or nobody knows which it was.
+    """
     first = unwrap(first)
     require_whole(first)
-    found = fingerprint(first)
-    if found != grams.origin.key:
+    found, known = fingerprint(first), grams.origin
+    if known.forgotten and not known.key:
+        raise MismatchError("These Grams do not say which model they were fitted with. Leave first= (--first) out.")
+    if found != known.first:
         raise MismatchError(
-            f"These Grams were fitted with model {grams.origin.key[:12]}, first= (--first) is {found[:12]}. Pass the "
-            "model of before all requests, or leave it out."
+            f"These Grams were fitted with model {known.first[:12]}, first= (--first) is {found[:12]}. Pass the model "
+            "of before all requests, or leave it out."
         )
     return first if device_of(first) == device else duplicate(first).to(device)
 
@@ -297,16 +303,21 @@ def _repeated(digests: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _drifted(space: CoreSpace, grams: LayerGrams) -> list[str]:
+def _drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]:
     """A warning where what was taken out is not what had been added."""
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
     if clipped < 1e-3:
         return []
     words = f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"
-    if grams.origin.forgotten:
+    if grams.origin.first != given.origin.first:
         words += (
             ": earlier requests have changed what the network makes of these samples, so that they were not taken out "
             "exactly. With more of it a request is refused; first= (--first) keeps it exact"
+        )
+    elif grams.origin.drifted:
+        words += (
+            ": earlier requests without first= (--first) did not take their samples out exactly. With more of it a "
+            "request is refused; from the first model and its Grams all of them are exact"
         )
     return [words]
 

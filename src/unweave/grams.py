@@ -84,6 +84,13 @@ class Origin:
     """Keyed digests of the samples taken out so far, so that none is taken out twice."""
     labels: tuple[int, ...] = ()
     """How many of the samples have each label; empty where that was not counted."""
+    drifted: bool = False
+    """Whether samples were taken out (or added) as a changed network sees them, so that the sums are not exact."""
+
+    @property
+    def first(self) -> str:
+        """Fingerprint of the model the rows are of; of Grams that do not say it, the one they belong to."""
+        return self.key or self.model
 
     @property
     def manner(self) -> Manner:
@@ -189,7 +196,7 @@ class LayerGrams(Mapping[str, Tensor]):
             rows = self.layers[name].rows, other.layers[name].rows
             if rows[1] > rows[0]:
                 raise MismatchError(f"Layer {name!r}: cannot subtract {rows[1]} rows from {rows[0]}.")
-            self._require_positive(name, result)
+            self._require_positive(name, result, other)
         return result
 
     def _combine(self, other: LayerGrams, sign: int) -> LayerGrams:
@@ -199,7 +206,8 @@ class LayerGrams(Mapping[str, Tensor]):
         }
         label = self.origin.transform or other.origin.transform
         samples, counts = self.samples + sign * other.samples, self._counted_with(other, sign)
-        origin = replace(self.origin, samples=samples, transform=label, labels=counts)
+        drifted = self.origin.drifted or other.origin.drifted or self.origin.first != other.origin.first
+        origin = replace(self.origin, samples=samples, transform=label, labels=counts, drifted=drifted)
         return LayerGrams(grams, layers, origin, self.held_out)
 
     def _counted_with(self, other: LayerGrams, sign: int) -> tuple[int, ...]:
@@ -239,10 +247,10 @@ class LayerGrams(Mapping[str, Tensor]):
                 "Fit both under the same transform."
             )
 
-    def _require_positive(self, name: str, result: LayerGrams) -> None:
+    def _require_positive(self, name: str, result: LayerGrams, other: LayerGrams) -> None:
         """Cholesky of G + tol·I exists exactly when no eigenvalue is below −tol; it is far cheaper than eigenvalues."""
         tolerance = (
-            DRIFT_TOLERANCE if self.origin.forgotten else max(TOLERANCE.get(kind, 1e-2) for kind in self._precisions())
+            DRIFT_TOLERANCE if result.origin.drifted else max(TOLERANCE.get(kind, 1e-2) for kind in self._precisions())
         )
         before, after = self._grams[name], result._grams[name]
         slack = tolerance * before.diagonal(dim1=1, dim2=2).sum(1).clamp_min(torch.finfo(torch.float64).tiny)
@@ -251,22 +259,27 @@ class LayerGrams(Mapping[str, Tensor]):
             lowest = (torch.linalg.eigvalsh(after)[:, 0] / slack * tolerance).min().item()
             raise MismatchError(
                 f"Layer {name!r}: after subtracting, the lowest eigenvalue is {lowest:.2e} of the trace, below "
-                f"-{tolerance:.0e}, so {self._what_went_wrong()}"
+                f"-{tolerance:.0e}, so {self._what_went_wrong(other)}"
             )
 
-    def _what_went_wrong(self) -> str:
+    def _what_went_wrong(self, other: LayerGrams) -> str:
         """Why sums may not subtract, and what can be done."""
-        if self.origin.forgotten:
-            return (
-                "these samples are not what was added: earlier requests have changed the network, so that its layers "
-                "see them in another way by now, or they were never fitted. Pass the model that the Grams were fitted "
-                "with as first= (--first), from the second request on, or fit again."
-            )
-        return (
+        why = (
             "these samples were not part of what was fitted, not under this transform, are here more than once, or "
             f"were subtracted before. Grams of {self.samples} samples fitted with transform="
             f"{self.origin.transform!r}; pass the same inputs they were fitted on."
         )
+        if self.origin.first != other.origin.first:
+            return (
+                f"{why} Or earlier requests have changed the network, so that its layers see samples in another way "
+                "than when they were added: pass the model that the Grams were fitted with as first= (--first)."
+            )
+        if self.origin.drifted:
+            return (
+                f"{why} Or earlier requests without first= (--first) have left the sums inexact: start again from the "
+                "first model and its Grams, or fit again."
+            )
+        return why
 
     def _precisions(self) -> tuple[str, ...]:
         """Every precision that rows and sums have been through."""

@@ -96,6 +96,7 @@ def _origin(header: Mapping[str, str]) -> Origin:
     fields: dict[str, Any] = json.loads(header["origin"])
     fields["forgotten"] = tuple(fields["forgotten"])
     fields["labels"] = tuple(fields.get("labels", ()))
+    fields.setdefault("drifted", bool(fields["forgotten"]))  # files that do not say it are of requests without first=
     if header["dtype"] == "float32":
         fields["stored"] = "float32"
     origin = Origin(**fields)

@@ -212,6 +212,10 @@ def test_with_the_first_weights_the_next_request_takes_out_what_was_added(fitted
     assert "first= (--first) is" in wrong.err
     kept_safe = cli("forget", *chained, "--first", "first.safetensors", "--out", "first.safetensors", "--force")
     assert "overwrite --first" in kept_safe.err
+    both = ["--weights", "model.safetensors", "--first", "model.safetensors", "--out", "model.safetensors"]
+    assert "--force does not change that" in cli("forget", "--ids", "more.txt", *both).err
+    records = [json.loads((fitted / f"{name}.json").read_text())["drifted"] for name in ("forgotten", "2", "3")]
+    assert records == [False, False, True]
 
 
 def test_not_reached_writes_nothing(fitted: Path, cli: Cli) -> None:

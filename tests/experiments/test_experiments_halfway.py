@@ -18,7 +18,7 @@ from experiments.training import fast as fast_training
 from experiments.training import halfway
 from experiments.training.fast import Recipe, train_many
 from experiments.training.halfway import Halfway
-from unweave.errors import ConfigError
+from unweave.errors import ConfigError, MismatchError
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -120,6 +120,26 @@ def test_progress_of_other_settings_or_half_a_file_is_not_gone_on_from(tmp_path:
     place.drop()
     place.drop()
     assert not place.path.exists()
+
+
+def test_progress_of_a_longer_training_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupt_after: Callable[[int | None], list[int]]
+) -> None:
+    monkeypatch.setattr(halfway, "EVERY", -1.0)
+    interrupt_after(11)
+    with pytest.raises(KeyboardInterrupt):
+        train_many(RECIPE, images(), [1], places(tmp_path, 1))
+    interrupt_after(None)
+    with pytest.raises(MismatchError, match="has 11 steps, the training 4: it is of other data"):
+        train_many(RECIPE, images(8), [1], places(tmp_path, 1))
+
+
+def test_only_networks_that_are_not_there_are_half_trained(tmp_path: Path) -> None:
+    folder = tmp_path / "weights" / "a" / "all"
+    folder.mkdir(parents=True)
+    for name in (".0.halfway", ".1.halfway", "1.safetensors"):
+        (folder / name).touch()
+    assert Work(tmp_path, SMOKE, torch.device("cpu")).half_trained() == 1
 
 
 def test_an_experiment_goes_on_with_its_network_and_does_not_tell_its_seconds(

@@ -104,16 +104,13 @@ def check_places(
 
 
 def _require_other(name: str, path: Path, taken: Mapping[str, Path | str | None]) -> None:
-    for what, other in taken.items():
-        if isinstance(other, Path) and other.resolve() == path.resolve():
-            raise ConfigError(
-                f"The {name} would overwrite {what}, {path}, which this command reads. Choose another place with "
-                f"{FLAGS[name]}{_force_helps(name, what)}"
-            )
-
-
-def _force_helps(name: str, what: str) -> str:
-    return ", or pass --force." if IN_PLACE.get(name) == what else "; --force does not change that."
+    read = [what for what, other in taken.items() if isinstance(other, Path) and other.resolve() == path.resolve()]
+    if read:
+        helps = read == [IN_PLACE.get(name)]
+        raise ConfigError(
+            f"The {name} would overwrite {read[0]}, {path}, which this command reads. Choose another place with "
+            f"{FLAGS[name]}{', or pass --force.' if helps else '; --force does not change that.'}"
+        )
 
 
 def _require_free(name: str, path: Path) -> None:

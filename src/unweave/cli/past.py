@@ -49,8 +49,8 @@ class Past:
         if strange:
             raise MismatchError(
                 f"{strange} of these {len(own)} samples were not part of a request that led to {name}. Name the "
-                "samples as 'unweave forget' was given them (the same ids, data and preprocessing), and with --out the "
-                "weights that it wrote."
+                "samples as 'unweave forget' was given them (the same ids, data and preprocessing; where a loader "
+                "pads, the same batches), and with --out the weights that it wrote."
             )
         return Past(self.key, self.digests - set(own))
 

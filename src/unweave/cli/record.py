@@ -34,6 +34,7 @@ def record_of(
         "config": result.config.as_dict(),
         "settings": values.as_dict(),
         "fingerprints": {"before": before, "after": result.grams.origin.model},
+        "drifted": result.grams.origin.drifted,
         "versions": {"unweave": unweave.__version__, "torch": torch.__version__},
         "written": list(written),
     }
