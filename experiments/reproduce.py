@@ -282,7 +282,7 @@ def _earlier(modules: Sequence[ModuleType], options: Options, say: Say) -> dict[
         return found
     for module in modules:
         if module.NAME in PARTS:
-            found[module.NAME] = earlier(options.keep, module.NAME)
+            found[module.NAME] = earlier(options.keep, module.NAME, options.scale.name)
         else:
             say(f"{module.NAME} has no parts: --keep takes nothing over for it")
     return found

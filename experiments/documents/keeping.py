@@ -19,11 +19,12 @@ PARTS = {"layers": "networks", "epochs": "networks", "incremental-long": "runs"}
 Document = Mapping[str, Any]
 
 
-def earlier(folder: Path, name: str) -> dict[str, Any]:
-    """FOLDER/NAME.json, for an experiment of PARTS.
+def earlier(folder: Path, name: str, scale: str) -> dict[str, Any]:
+    """FOLDER/NAME.json, for an experiment of PARTS that is run at a scale.
 
     Raises:
-        ConfigError: it is not there. StoreError: it is no document of this experiment.
+        ConfigError: it is not there. StoreError: it is no document of this experiment. MismatchError: it is of another
+            scale, which had better come out before hours of jobs.
     """
     path = folder / f"{name}.json"
     if not path.is_file():
@@ -36,6 +37,7 @@ def earlier(folder: Path, name: str) -> dict[str, Any]:
         raise StoreError(f"{path} is no JSON ({error}). Pass the file that was assembled, unaltered.") from error
     if not isinstance(document, dict) or document.get("experiment") != name or PARTS[name] not in document:
         raise StoreError(f"{path} is no document of {name}. Pass the file that was assembled, unaltered.")
+    _check_same_terms({"experiment": name, "scale": scale}, document, ("scale",))
     return document
 
 
@@ -91,8 +93,8 @@ def _settings(kind: str, parts: Document) -> set[str]:
     return {part["request"]["network"] for part in parts.values()}
 
 
-def _check_same_terms(new: Document, old: Document) -> None:
-    for key in ("scale", "drop"):  # said once, of all parts
+def _check_same_terms(new: Document, old: Document, terms: Collection[str] = ("scale", "drop")) -> None:
+    for key in terms:  # said once, of all parts
         if new.get(key) != old.get(key):
             raise MismatchError(
                 f"{new['experiment']}: {key} is {new.get(key)} here and {old.get(key)} in the document of --keep, so "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,9 @@ from unweave.errors import ConfigError, MismatchError, StoreError
 ROOT = Path(__file__).parents[2]
 OLD, NEW, BOTH = ({"commit": name, "gpu": "a GPU", "date": "2026-01-02"} for name in ("old", "new", "both"))
 METHODS = {"original": {"errors": {"forgotten": {"mean": 1.5, "std": 0.0, "values": [1.5]}}}}
+
+LIKE_THEM = replace(SMOKE, name="paper")
+"""The scale that the documents below say they are of."""
 
 
 def head(name: str, made_by: list[dict[str, Any]], seconds: float, epochs: int, *settings: str) -> dict[str, Any]:
@@ -108,7 +112,7 @@ def test_parts_on_other_terms_are_refused(key: str, value: Any) -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None:
-    old = earlier(ROOT / "results", name)
+    old = earlier(ROOT / "results", name, "paper")
     new = deepcopy(old)
     new.pop("kept", None)
     gone = list(old[PARTS[name]])[-1]
@@ -124,7 +128,7 @@ def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None
 
 def test_a_folder_without_the_document_is_refused_with_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"there is no .*layers\.json\. Name the folder"):
-        earlier(tmp_path, "layers")
+        earlier(tmp_path, "layers", "paper")
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_a_folder_without_the_document_is_refused_with_what_to_do(tmp_path: Path
 def test_what_is_no_document_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "layers.json").write_text(text)
     with pytest.raises(StoreError, match=words):
-        earlier(tmp_path, "layers")
+        earlier(tmp_path, "layers", "paper")
 
 
 def test_the_line_of_where_numbers_are_from_names_what_was_kept() -> None:
@@ -155,7 +159,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 def test_what_is_kept_is_written_and_shown(folders: tuple[Path, Path]) -> None:
     before, out = folders
     said = list[str]()
-    found = reproduce(["layers"], Options(out, SMOKE, device="cpu", stage="assemble", keep=before), said.append)
+    found = reproduce(["layers"], Options(out, LIKE_THEM, device="cpu", stage="assemble", keep=before), said.append)
     written = json.loads((out / "layers.json").read_text())
     assert written == found["layers"] == with_kept(new_layers(), old_layers())
     assert said[0] == "layers: taken over by --keep: resnet18"
@@ -164,6 +168,14 @@ def test_what_is_kept_is_written_and_shown(folders: tuple[Path, Path]) -> None:
     part = text.partition("**res**")[2]
     assert "| 0 | 1 | – | 1.50 |" in part
     assert "not in this sum: resnet18" in part
+
+
+def test_another_scale_comes_out_before_anything_is_run(
+    folders: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layers, "jobs", lambda work: pytest.fail("nothing is to be run"))
+    with pytest.raises(MismatchError, match="scale is smoke here and paper in the document of --keep"):
+        reproduce(["layers"], Options(folders[1], SMOKE, device="cpu", keep=folders[0]), print)
 
 
 def test_without_the_flag_nothing_is_kept(folders: tuple[Path, Path]) -> None:
@@ -179,7 +191,7 @@ def test_where_nothing_was_run_the_earlier_document_is_not_passed_off_as_new(
     before, out = folders
     monkeypatch.setattr(layers, "assemble", lambda work: {**new_layers(), "made_by": []})
     with pytest.raises(StoreError, match=r"no outcomes of layers .* --keep adds to the outcomes .* at least one"):
-        reproduce(["layers"], Options(out, SMOKE, device="cpu", stage="assemble", keep=before), print)
+        reproduce(["layers"], Options(out, LIKE_THEM, device="cpu", stage="assemble", keep=before), print)
     assert not (out / "layers.json").exists()
 
 
