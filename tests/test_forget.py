@@ -771,12 +771,16 @@ def test_with_the_first_model_every_request_takes_out_what_was_added(
     points: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen, choose = list[Any](), forgetting.choose_goal
+    passes, stream, look = list[str](), forgetting.stream, forgetting.observe_together
     monkeypatch.setattr(forgetting, "choose_goal", lambda *given: seen.append(given[1]) or choose(*given))
+    monkeypatch.setattr(forgetting, "stream", lambda *a, **k: passes.append("the pass") or stream(*a, **k))
+    monkeypatch.setattr(forgetting, "observe_together", lambda *a: passes.append("a look") or look(*a))
     model, grams, rest = points.model, points.grams, unweave.fit(points.model, points.samples(torch.arange(50, 300)))
     for chosen in (torch.arange(20), torch.arange(20, 50)):
         now = unweave.forget(model, points.samples(chosen), grams, points.val, first=points.model)
         by_now = F.cross_entropy(model(points.x[chosen]), points.y[chosen], reduction="none").detach().double()
         torch.testing.assert_close(seen[-1].loss, by_now, rtol=1e-3, atol=1e-6)
+        assert passes == ["the pass"] if len(seen) == 1 else passes == ["the pass"] * 2 + ["a look"]
         model, grams = now.model, now.grams
     assert {name: gap(grams[name], rest[name]) < 1e-6 for name in rest} == dict.fromkeys(rest, True)
     assert not grams.origin.drifted
@@ -821,7 +825,7 @@ def test_grams_that_do_not_name_their_model_serve_without_the_first(points: Prob
         unweave.forget(now.model, points.samples(torch.arange(40, 60)), grams, points.val, first=points.model)
 
 
-def test_the_first_model_may_stand_elsewhere_and_is_left_alone(points: Problem) -> None:
+def test_the_first_model_may_be_another_object_in_train_mode_and_is_left_alone(points: Problem) -> None:
     now = points.run()
     first = copy.deepcopy(points.model).train()
     before = state_of(first)

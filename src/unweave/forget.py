@@ -187,8 +187,8 @@ def _given(
     return pooled(part).belonging_to(grams.origin.model, held_out=None), before
 
 
-def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) -> nn.Module:
-    """The model that the Grams were fitted with, on the device of the request.
+def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) -> nn.Module | None:
+    """The model that the Grams were fitted with, on the device of the request; None while nothing has changed it.
 
     Raises:
         MismatchError: it is another one, or nobody knows which it was.
@@ -203,6 +203,8 @@ def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) ->
             f"These Grams were fitted with model {known.first[:12]}, first= (--first) is {found[:12]}. Pass the model "
             "of before all requests, or leave it out."
         )
+    if known.model == known.first:
+        return None  # one pass serves for both
     return first if device_of(first) == device else duplicate(first).to(device)
 
 
