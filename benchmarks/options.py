@@ -11,6 +11,9 @@ from typing import Any
 from benchmarks.provenance import provenance
 
 Document = dict[str, Any]
+NETWORKS = ("allcnn", "smallvgg", "resnet18")
+DEMO = "demo"
+"""The network of the demonstration, or one like it: small enough for a CPU."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Options:
     reference_limit: float | None = None
     """Seconds that the authors' script may take, and their pass by itself."""
     networks: tuple[str, ...] = ()
-    """Of side-by-side; empty: all of them."""
+    """Of side-by-side and training; empty: those that the device is made for."""
     others: tuple[str, ...] | None = None
     """Of the baselines; None: all of them."""
     epochs: int = 30
@@ -42,6 +45,10 @@ class Options:
     seed: int = 0
     keep: Callable[[Document], None] = field(default=lambda unfinished: None, compare=False)
     """Called with what there is so far, by benchmarks that take long: a run that is cut short leaves something."""
+
+    def wanted(self) -> tuple[str, ...]:
+        """The networks that were named, or else the paper's on a GPU and the demonstration's on a CPU."""
+        return self.networks or ((DEMO,) if self.device == "cpu" else NETWORKS)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values without the machine's paths: only whether they were given."""

@@ -22,7 +22,7 @@ from torch import nn
 import unweave
 from benchmarks.authors import run_authors
 from benchmarks.cases import Case, cifar10_cases, demo, tinyimagenet_case, toy
-from benchmarks.options import Document, Options, document
+from benchmarks.options import DEMO, Document, Options, document
 from benchmarks.others import call_of, supplies
 from benchmarks.plain import plain_forget, plain_grams
 from benchmarks.timing import OverTimeError, at_most, summed_up, timed, wait
@@ -56,8 +56,8 @@ def run(options: Options) -> Document:
 def _cases(options: Options) -> list[Case]:
     if options.quick:
         return [toy(options.device)]
-    wanted = options.networks or (("demo",) if options.device == "cpu" else ("allcnn", "smallvgg", "resnet18"))
-    cases = [demo(options.device)] if "demo" in wanted else []
+    wanted = options.wanted()
+    cases = [demo(options.device)] if DEMO in wanted else []
     if {"allcnn", "smallvgg"} & set(wanted):
         cases += cifar10_cases(options.cifar10, options.device, options.epochs)
     if "resnet18" in wanted:

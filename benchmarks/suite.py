@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks import eigen, fit_pass, gram_kernels, growth, side_by_side
+from benchmarks import eigen, fit_pass, gram_kernels, growth, side_by_side, training
 from benchmarks.authors import require_reference
-from benchmarks.options import Document, Options
+from benchmarks.options import DEMO, NETWORKS, Document, Options
 from unweave.baselines import BASELINES
 from unweave.errors import ConfigError, StoreError
 from unweave.files import write_atomically
@@ -38,13 +38,14 @@ BENCHMARKS = {
     "eigen": Benchmark("eigendecompositions and other ways to the same projector", eigen.run, eigen.table),
     "fit": Benchmark("the pass over a data set against a forward pass", fit_pass.run, fit_pass.table),
     "gram": Benchmark("the ways to a convolution's Gram", gram_kernels.run, gram_kernels.table),
+    "training": Benchmark("a training by each recipe, from a few of its epochs", training.run, training.table),
 }
 
 
 def place_of(name: str, options: Options, folder: Path) -> Path:
     """A quick run has a name of its own: it says nothing, and must not replace what does."""
     device = options.device.partition(":")[0]
-    if name == "side-by-side" and options.networks and not options.quick:
+    if name in ("side-by-side", "training") and options.networks and not options.quick:
         name = "-".join([name, *options.networks])  # so that networks can be run one after the other
     if name == "gram" and options.threads is not None:
         device = f"{device}-{options.threads}-threads"
@@ -60,9 +61,9 @@ def check(names: Sequence[str], options: Options) -> list[str]:
     unknown = sorted(set(names) - set(BENCHMARKS))
     if unknown:
         raise ConfigError(f"Unknown benchmark: {', '.join(unknown)}. Supported: {', '.join(BENCHMARKS)}.")
-    strange = sorted(set(options.networks) - {"allcnn", "smallvgg", "resnet18"})
+    strange = sorted(set(options.networks) - {*NETWORKS, DEMO})
     if strange:
-        raise ConfigError(f"Unknown network: {', '.join(strange)}. Supported: allcnn, smallvgg, resnet18.")
+        raise ConfigError(f"Unknown network: {', '.join(strange)}. Supported: {', '.join((*NETWORKS, DEMO))}.")
     others = sorted(set(options.others or ()) - set(BASELINES))
     if others:
         raise ConfigError(f"Unknown baseline: {', '.join(others)}. Supported: {', '.join(BASELINES)}.")

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.datasets.images import Labelled
-from experiments.training.adam import train_adam
 from experiments.training.augmentation import draw_crops
 from experiments.training.dropout import dropout_drawn_from
 from experiments.training.halfway import Diary, Halfway
+from experiments.training.optimisers import buffers_of, forget_steps, optimiser_of, put_back
 from experiments.training.recipes import RECIPES, Recipe, recipe_of
 from unweave.descent import only_moving
 from unweave.errors import ConfigError, DataError, MismatchError
@@ -57,13 +57,13 @@ def train_many(
 ) -> list[nn.Module]:
     """A network for each seed, all on the same data or each on its own: the networks that :func:`train_recipe` makes.
 
-    They take turns step by step, on a GPU at the same time; with Adam, one after the other.
+    They take turns step by step, on a GPU at the same time.
 
     Args:
         recipe: how they are trained.
         data: one set for all of them, or one for each.
         seeds: one for each network.
-        halfway: where each keeps its progress, to go on from there after an interruption; none: nowhere. Not with Adam.
+        halfway: where each keeps its progress, to go on from there after an interruption; none: nowhere.
 
     Raises:
         ConfigError: there is no recipe of that name, or not one data set, or place for progress, for each seed.
@@ -75,8 +75,6 @@ def train_many(
         raise ConfigError(f"Invalid data: {len(sets)} sets for {len(seeds)} seeds. Supported: one, or one for each.")
     if len(halfway) not in (0, len(seeds)):
         raise ConfigError(f"Invalid halfway: {len(halfway)} places for {len(seeds)} seeds. Supported: one for each.")
-    if recipe.optimiser == "adam":
-        return [_with_adam(recipe, own, seed) for own, seed in zip(sets, seeds, strict=True)]
     padded = {id(own): _Padded.of(own, recipe.padding) for own in sets}
     with ExitStack() as stack:
         runs = [
@@ -107,12 +105,10 @@ def train_end(recipe: Recipe | str, end: Learning, data: Labelled, seed: int) ->
     """Train a part of a network that is there, in place, by the recipe's schedule; the rest keeps every bit.
 
     Raises:
-        ConfigError: there is no recipe of that name, or it is one of Adam's.
+        ConfigError: there is no recipe of that name.
         DataError: the data do not fill one batch.
     """
     recipe = recipe_of(recipe)
-    if recipe.optimiser != "sgd":
-        raise ConfigError(f"Invalid optimiser: {recipe.optimiser!r} for a part of a network. Supported: 'sgd'.")
     with only_moving(end.net, end.weights), ExitStack() as stack:
         run = _Run(recipe, _Padded.of(data, recipe.padding), seed, stack, end)
         for i in range(run.steps):
@@ -178,13 +174,6 @@ def rates_of(recipe: Recipe, steps: int) -> list[float]:
     return [recipe.lr * (recipe.lr_end / recipe.lr) ** (i // each / recipe.epochs) for i in range(steps)]
 
 
-def _with_adam(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
-    device = data.x.device
-    net = _build(recipe, seed, device)
-    with dropout_drawn_from(torch.Generator(device).manual_seed(seed), net, data.x[: recipe.batch_size]) as draw:
-        return train_adam(net, data, recipe, seed, draw)
-
-
 @dataclass(frozen=True)
 class _Padded:
     """Images as pixels [N·H'·W', C] with a border of zeros, so that a crop is a gather; labels [N].
@@ -233,11 +222,7 @@ class _Run:
         self.draw = stack.enter_context(dropout_drawn_from(self.dropout, self.net, first))
         self.steps = len(self.plan[0])
         self.rates = rates_of(recipe, self.steps)
-        rate: float | Tensor = torch.tensor(recipe.lr, device=device) if self.cuda else recipe.lr
-        decay, nesterov = recipe.weight_decay, recipe.schedule == "one cycle"
-        self.optimiser = torch.optim.SGD(
-            learning.weights, rate, momentum=0.9, nesterov=nesterov, weight_decay=decay, fused=self.cuda
-        )
+        self.optimiser = optimiser_of(recipe, learning.weights, device)
         self.begun = 0
         self.done = torch.zeros(1, dtype=torch.long, device=device)
         self.rates_there = torch.tensor(self.rates, device=device)
@@ -260,10 +245,9 @@ class _Run:
         """All that the next step depends on; waits for those that are under way."""
         if self.cuda:
             self.stream.synchronize()
-        momenta = [self.optimiser.state[weight].get("momentum_buffer") for weight in self.weights]
         return {
             **{f"net.{name}": value for name, value in self.net.state_dict().items()},
-            **{f"momentum.{i}": momentum for i, momentum in enumerate(momenta) if momentum is not None},
+            **buffers_of(self.optimiser, self.weights),
             "steps done": self.done,
             "dropout": self.dropout.get_state(),
         }
@@ -275,10 +259,7 @@ class _Run:
             MismatchError: it had more steps than there are here.
         """
         self.net.load_state_dict({name[4:]: value for name, value in state.items() if name.startswith("net.")})
-        for i, weight in enumerate(self.weights):
-            if f"momentum.{i}" in state:
-                momentum = self.optimiser.state[weight].setdefault("momentum_buffer", torch.empty_like(weight))
-                momentum.copy_(state[f"momentum.{i}"])
+        put_back(self.optimiser, self.weights, state)
         if int(state["steps done"]) > self.steps:
             raise MismatchError(
                 f"The progress kept of a training has {int(state['steps done'])} steps, the training {self.steps}: it "
@@ -329,8 +310,7 @@ class _Run:
         with torch.cuda.graph(graph, stream=self.stream):
             self._counted_step()
         self.net.load_state_dict(first)
-        for state in self.optimiser.state.values():
-            state["momentum_buffer"].zero_()
+        forget_steps(self.optimiser)
         self.done.zero_()
         self.dropout.manual_seed(self.seed)
         self.stream.wait_stream(torch.cuda.current_stream(self.device))

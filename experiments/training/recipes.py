@@ -27,14 +27,11 @@ class Recipe:
     schedule: Literal["one cycle", "exponential"] = "one cycle"
     """One cycle, step by step, or exponential, once an epoch."""
     optimiser: Literal["sgd", "adam"] = "sgd"
-    """SGD has momentum 0.9, and Nesterov's with one cycle: ``experiments.training.fast``. Adam goes with the
-    exponential schedule only: ``experiments.training.adam``."""
+    """SGD has momentum 0.9, and Nesterov's with one cycle; both add the decay to the gradient."""
     lr_end: float = 0.0
     """Where the exponential schedule ends; one cycle ends at 0."""
 
     def __post_init__(self) -> None:
-        if self.schedule == "one cycle" and self.optimiser != "sgd":
-            raise ConfigError(f"Invalid optimiser: {self.optimiser!r} with one cycle. Supported: 'sgd'.")
         if self.schedule == "exponential" and not 0 < self.lr_end <= self.lr:
             raise ConfigError(f"Invalid lr_end: {self.lr_end}. Supported: above 0 and at most lr, {self.lr}.")
         if self.epochs < 1 or self.batch_size < 2:

@@ -14,9 +14,10 @@ from torch import nn
 from toy_project import Cli
 
 import unweave
-from benchmarks import others, side_by_side, suite
+from benchmarks import others, side_by_side, suite, training
 from benchmarks.cases import toy
 from benchmarks.options import Options
+from experiments.training.recipes import RECIPES
 from unweave.baselines import BASELINES, BaselineResult, Method
 from unweave.cli import bench
 
@@ -65,6 +66,20 @@ def test_eigen_measures_what_each_way_is_off_by(results: dict[str, Any]) -> None
     assert any("extrapolated" in key for key in result["laws"]["eigh"])
 
 
+def test_training_counts_a_recipes_epochs_from_a_few(results: dict[str, Any]) -> None:
+    row = results["bench-training-cpu-quick.json"]["recipes"]["quick"]
+    assert row["epochs"] == RECIPES["quick"].epochs
+    assert row["all epochs"] == pytest.approx(row["epochs"] * row["an epoch"]["median"])
+
+
+def test_training_takes_out_what_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    spent = {training.SHORT: [7.0, 5.0, 6.0], training.LONG: [11.0, 12.0]}  # the first one loads kernels
+    monkeypatch.setattr(training, "train_recipe", lambda recipe, *_: recipe.epochs)
+    monkeypatch.setattr(training, "timed", lambda work, device, n, warm: (None, spent[work()][warm : warm + n]))
+    row = training.run(Options(quick=True, slow_repeats=2))["recipes"]["quick"]
+    assert row["an epoch"]["median"] == pytest.approx(2.0)
+
+
 def test_the_command_runs_one_by_name_and_prints_its_table(cli: Cli, tmp_path: Path) -> None:
     shown = cli("bench", "eigen", "--quick", "--device", "cpu", "--out", str(tmp_path))
     assert shown.code == 0, shown.err
@@ -88,6 +103,14 @@ def test_a_real_run_has_another_name_than_a_quick_one() -> None:
     assert suite.place_of("eigen", Options(device="cuda:1"), Path("r")) == Path("r/bench-eigen-cuda.json")
     one = Options(device="cuda", networks=("allcnn",))
     assert suite.place_of("side-by-side", one, Path("r")) == Path("r/bench-side-by-side-allcnn-cuda.json")
+
+
+@pytest.mark.parametrize("named", [("demo",), ("resnet18", "demo"), ()])
+def test_every_network_of_the_help_can_be_named(named: tuple[str, ...]) -> None:
+    options = Options(networks=named)
+    assert suite.check(["side-by-side"], options) == ["side-by-side"]
+    assert options.wanted() == (named or ("demo",))
+    assert Options("cuda", networks=named).wanted() == (named or ("allcnn", "smallvgg", "resnet18"))
 
 
 @pytest.mark.parametrize(

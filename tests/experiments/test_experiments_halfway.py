@@ -32,6 +32,11 @@ def net_with_everything() -> nn.Module:
 
 RECIPE = Recipe("small", net_with_everything, epochs=4, lr=0.1, batch_size=8, weight_decay=1e-3, padding=1)
 STEPS = 4 * (30 // 8)
+EVERY_KIND = pytest.mark.parametrize(
+    "change",
+    [{}, {"schedule": "exponential", "lr_end": 0.01}, {"optimiser": "adam", "lr": 0.01}],
+    ids=["one cycle", "exponential", "adam"],
+)
 
 
 def images(n: int = 30, device: str = "cpu") -> Labelled:
@@ -67,16 +72,14 @@ def interrupt_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int | None], l
     return set_up
 
 
-@pytest.mark.parametrize(
-    "schedule", [{}, {"schedule": "exponential", "lr_end": 0.01}], ids=["one cycle", "exponential"]
-)
+@EVERY_KIND
 def test_what_goes_on_ends_as_if_nothing_had_happened(
-    schedule: dict[str, str | float],
+    change: dict[str, str | float],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     interrupt_after: Callable[[int | None], list[int]],
 ) -> None:
-    recipe = dataclasses.replace(RECIPE, **schedule)
+    recipe = dataclasses.replace(RECIPE, **change)
     whole = train_many(recipe, images(), [1, 2])
     monkeypatch.setattr(halfway, "EVERY", -1.0)  # after every turn
     interrupt_after(11)
@@ -164,16 +167,17 @@ def test_an_experiment_goes_on_with_its_network_and_does_not_tell_its_seconds(
 
 
 @CUDA
+@EVERY_KIND
 def test_captured_trainings_go_on_from_where_the_user_interrupted(
-    tmp_path: Path, interrupt_after: Callable[[int | None], list[int]]
+    change: dict[str, str | float], tmp_path: Path, interrupt_after: Callable[[int | None], list[int]]
 ) -> None:
-    data = images(30, "cuda")
-    whole = train_many(RECIPE, data, [1, 2])
+    recipe, data = dataclasses.replace(RECIPE, **change), images(30, "cuda")
+    whole = train_many(recipe, data, [1, 2])
     interrupt_after(11)
     with pytest.raises(KeyboardInterrupt):
-        train_many(RECIPE, data, [1, 2], places(tmp_path))
+        train_many(recipe, data, [1, 2], places(tmp_path))
     taken = interrupt_after(None)
-    found = train_many(RECIPE, data, [1, 2], places(tmp_path))
+    found = train_many(recipe, data, [1, 2], places(tmp_path))
     assert taken == [5, *(i for i in range(6, STEPS) for _ in range(2))], "the first had taken its sixth step"
     for a, b in zip(found, whole, strict=True):
         for x, y in zip(a.parameters(), b.parameters(), strict=True):

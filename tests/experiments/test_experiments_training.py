@@ -32,6 +32,9 @@ def small_net() -> nn.Module:
 
 SMALL = Recipe("small", small_net, epochs=3, lr=0.1, batch_size=8, weight_decay=1e-3, padding=2)
 PUBLISHED = dataclasses.replace(SMALL, schedule="exponential", lr_end=0.01)
+# Where a gradient is all but zero (a bias before batch norm), Adam would step by rounding errors: decay outweighs them.
+ADAM = dataclasses.replace(PUBLISHED, optimiser="adam", lr=0.01, lr_end=0.001, weight_decay=0.05)
+EVERY_KIND = pytest.mark.parametrize("recipe", [SMALL, PUBLISHED, ADAM], ids=["one cycle", "exponential", "adam"])
 
 
 def images(n: int, seed: int = 0, device: str = "cpu") -> Labelled:
@@ -77,7 +80,7 @@ def step_by_step(recipe: Recipe, data: Labelled, seed: int, learning: Learning |
     for module in learning.still if learning else ():
         module.eval()
     order, masks = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed)
-    momentum = [torch.zeros_like(p) for p in weights]
+    momentum, squares = ([torch.zeros_like(p) for p in weights] for _ in range(2))
     size = recipe.batch_size
     batches = len(data) // size
     done = 0
@@ -93,15 +96,21 @@ def step_by_step(recipe: Recipe, data: Labelled, seed: int, learning: Learning |
                 lr = recipe.lr * one_cycle(done / (recipe.epochs * batches)) if cycle else falling
                 grads = torch.autograd.grad(loss, weights)
                 with torch.no_grad():
-                    for p, g, v in zip(weights, grads, momentum, strict=True):
+                    for p, g, v, w in zip(weights, grads, momentum, squares, strict=True):
                         g = g + recipe.weight_decay * p
-                        v.mul_(0.9).add_(g)
-                        p.sub_(lr * (g + 0.9 * v if cycle else v))
+                        if recipe.optimiser == "adam":
+                            v.mul_(0.9).add_(0.1 * g)
+                            w.mul_(0.999).add_(0.001 * g**2)
+                            mean, square = v / (1 - 0.9 ** (done + 1)), w / (1 - 0.999 ** (done + 1))
+                            p.sub_(lr * mean / (square.sqrt() + 1e-8))
+                        else:
+                            v.mul_(0.9).add_(g)
+                            p.sub_(lr * (g + 0.9 * v if cycle else v))
                 done += 1
     return net.eval()
 
 
-@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+@EVERY_KIND
 def test_training_is_the_recipe_told_plainly(recipe: Recipe) -> None:
     data = images(30)
     found, expected = train_recipe(recipe, data, 5), step_by_step(recipe, data, 5)
@@ -110,7 +119,7 @@ def test_training_is_the_recipe_told_plainly(recipe: Recipe) -> None:
     assert not found.training
 
 
-@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+@EVERY_KIND
 def test_a_part_learns_by_the_same_recipe_and_the_rest_keeps_every_bit(recipe: Recipe) -> None:
     data, net = images(30), train_recipe(SMALL, images(30), 1)
     net[0].weight.requires_grad_(False)
@@ -132,12 +141,6 @@ def test_a_part_that_is_everything_is_a_training() -> None:
     torch.manual_seed(5)
     net = small_net().to(memory_format=torch.channels_last)
     assert same(train_end(SMALL, whole(net), images(30), 5), train_recipe(SMALL, images(30), 5))
-
-
-def test_a_part_is_not_trained_with_adam() -> None:
-    recipe = dataclasses.replace(PUBLISHED, optimiser="adam")
-    with pytest.raises(ConfigError, match="Supported: 'sgd'"):
-        train_end(recipe, whole(small_net()), images(30), 0)
 
 
 def test_a_batch_is_what_augment_makes_of_the_same_draws() -> None:
@@ -187,7 +190,7 @@ def test_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
         assert fast_training._loss_for(learning, device) == expected
 
 
-@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+@EVERY_KIND
 def test_networks_trained_together_are_those_trained_alone(recipe: Recipe) -> None:
     data = images(30)
     together = train_many(recipe, data, [1, 2, 1])
@@ -207,7 +210,7 @@ def test_each_network_may_have_its_own_data() -> None:
         train_many(SMALL, sets, [1])
 
 
-@pytest.mark.parametrize("recipe", [SMALL, PUBLISHED], ids=lambda recipe: recipe.schedule)
+@EVERY_KIND
 def test_training_leaves_the_generator_of_the_process_and_the_dropout_alone(recipe: Recipe) -> None:
     before = torch.get_rng_state()
     net = train_recipe(recipe, images(30), 1)
@@ -301,7 +304,6 @@ def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
     assert all(recipe_of(name).name == name for name in RECIPES)
     refused: list[tuple[str, Callable[[], object]]] = [
         ("Invalid recipe: 'vgg'.*allcnn-cifar10", lambda: train_recipe("vgg", images(30), 0)),
-        ("Invalid optimiser: 'adam'", lambda: dataclasses.replace(SMALL, optimiser="adam")),
         ("Invalid lr_end: 0", lambda: dataclasses.replace(SMALL, schedule="exponential")),
         ("Invalid epochs", lambda: dataclasses.replace(SMALL, epochs=0)),
     ]
@@ -320,9 +322,10 @@ def test_the_quick_recipe_learns_its_images_by_heart() -> None:
 
 
 @CUDA
-def test_captured_networks_are_alike_together_and_alone() -> None:
+@EVERY_KIND
+def test_captured_networks_are_alike_together_and_alone(recipe: Recipe) -> None:
     data = images(64, device="cuda")
-    recipe = dataclasses.replace(SMALL, epochs=10)
+    recipe = dataclasses.replace(recipe, epochs=10)
     together = train_many(recipe, data, [1, 2])
     for net, seed in zip(together, (1, 2), strict=True):
         alone = train_recipe(recipe, data, seed)

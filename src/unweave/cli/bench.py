@@ -18,7 +18,7 @@ examples:
   unweave bench side-by-side --device cuda --networks allcnn --cifar10 data/cifar10 --reference pgu/
   unweave bench growth eigen --device cuda
 
-names: side-by-side, growth, eigen, fit, gram; none: all of them. Each prints a table and writes
+names: side-by-side, growth, eigen, fit, gram, training; none: all of them. Each prints a table and writes
 bench-results/bench-NAME-DEVICE.json with the hardware, the versions, the commit and the settings; a quick run writes
 bench-NAME-DEVICE-quick.json. Without a folder of images the pixels are random, which the result says.
 The results that docs/speed.md shows are in results/ of the checkout: --out results there replaces them."""
@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=(),
         metavar="NET",
-        help="of side-by-side: allcnn, smallvgg, resnet18, demo (default: the first three; on a CPU, the last)",
+        help="of side-by-side, training: allcnn, smallvgg, resnet18, demo (default: the first three; on a CPU, demo)",
     )
     parser.add_argument("--others", nargs="*", metavar="METHOD", help="which baselines to time (default: all of them)")
     parser.add_argument("--epochs", type=int, default=30, help="of training and retraining (default: %(default)s)")
