@@ -8,6 +8,7 @@ A result that is not there has no chart. The colours are those of the reports' l
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,9 @@ def results(root: Path, name: str, device: str) -> dict[str, dict[str, Any]]:
 
 def charts(root: Path = ROOT) -> dict[str, Spec]:
     """Vega-Lite specifications by file name, for the results that are there."""
-    makers = {"side-by-side": side_by_side, "growth": growth, "eigen": eigen}
     return {
         f"{stem}.svg": make(result)
-        for name, make in makers.items()
+        for name, make in MAKERS.items()
         for device in DEVICES
         for stem, result in results(root, name, device).items()
     }
@@ -172,6 +172,10 @@ def eigen(result: dict[str, Any]) -> Spec:
         },
         rows,
     )
+
+
+MAKERS: dict[str, Callable[[dict[str, Any]], Spec]] = {"side-by-side": side_by_side, "growth": growth, "eigen": eigen}
+"""The benchmarks that have a chart."""
 
 
 def _framed(spec: Spec, rows: list[dict[str, Any]]) -> Spec:

@@ -98,10 +98,23 @@ def _distance(row: dict[str, Any]) -> str:
     return "" if row.get("distance") is None else f"{row['distance']:.1e}"
 
 
+def training(result: dict[str, Any]) -> list[str]:
+    """A row a recipe."""
+    head = ["recipe", "images", "batch", "steps", "epochs", "an epoch, s", "all epochs, s"]
+    lines = ["", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
+    for name, row in result["recipes"].items():
+        steps = "Adam's" if row["optimiser"] == "adam" else "SGD's"
+        cells = [f"{row['images']:,}", str(row["batch_size"]), steps, str(row["epochs"])]
+        cells += [f"{row['an epoch']['median']:.3f}", f"{row['all epochs']:.1f}"]
+        lines.append(f"| `{name}` | {' | '.join(cells)} |")
+    return lines
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "side-by-side": side_by_side,
     "growth": growth,
     "eigen": eigen,
+    "training": training,
 }
 
 
@@ -129,7 +142,8 @@ def block(name: str, root: Path = ROOT) -> str:
             made = result["made_by"]
             where = made["gpu"] if device == "cuda" else f"{made['processors']} CPU cores"
             lines += ["", f"On {where}, PyTorch {made['torch']}, commit {made['commit'][:7]}, {made['date']}:"]
-            lines += ["", f"![{name} on {where}](charts/{stem}.svg)", *TABLES[name](result), ""]
+            chart = ["", f"![{name} on {where}](charts/{stem}.svg)"] if name in charts.MAKERS else []
+            lines += [*chart, *TABLES[name](result), ""]
             if name == "side-by-side" and device == "cuda":
                 lines += ["How far that is from what the machine could do:", *_limits(root, result), ""]
     return "\n".join([*(lines if len(lines) > 1 else [start, "", "Not measured yet.", ""]), end])

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import charts, eigen, growth, side_by_side, speed
+from benchmarks import charts, eigen, growth, side_by_side, speed, training
 from benchmarks.options import Options
 
 QUICK = Options(quick=True, repeats=1, slow_repeats=1)
@@ -21,7 +21,8 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     root = tmp_path_factory.mktemp("checkout")
     for folder in ("results", "docs"):
         (root / folder).mkdir()
-    made = {"side-by-side": side_by_side.run(QUICK), "growth": growth.run(QUICK), "eigen": eigen.run(QUICK)}
+    modules = {"side-by-side": side_by_side, "growth": growth, "eigen": eigen, "training": training}
+    made = {name: module.run(QUICK) for name, module in modules.items()}
     for name, result in made.items():
         (root / f"results/bench-{name}-cpu.json").write_text(json.dumps(result))
     blank = "\n".join("\n".join(speed.markers(name)) for name in speed.TABLES)
@@ -54,6 +55,7 @@ def test_a_result_becomes_its_block_and_its_chart(measured: tuple[Path, dict[str
     assert text.endswith("\nafter\n")
     for name in speed.TABLES:
         assert text.count(speed.block(name, root)) == 1
+    for name in charts.MAKERS:
         drawn = (root / f"docs/charts/{name}-cpu.svg").read_text("utf-8")
         assert ElementTree.fromstring(drawn).tag.endswith("svg")
     median = made["side-by-side"]["networks"]["toy"]["ways"]["plain fit"]["median"]
@@ -62,6 +64,8 @@ def test_a_result_becomes_its_block_and_its_chart(measured: tuple[Path, dict[str
     assert f"| depth | 1 … 4 | {law['exponent']:.2f} (" in text
     assert "**extrapolated** to d = 50,000" in text
     update = made["eigen"]["sizes"][-1]["ways"]["perturbation, 4 steps"]
+    row = made["training"]["recipes"]["quick"]
+    assert f"| `quick` | 1,000 | 50 | SGD's | 12 | {row['an epoch']['median']:.3f} | {row['all epochs']:.1f} |" in text
     assert f"| perturbation, 4 steps | {update['median']:.3g} | {update['distance']:.1e} |" in text
 
 

@@ -331,7 +331,7 @@ def test_captured_networks_are_alike_together_and_alone(recipe: Recipe) -> None:
         alone = train_recipe(recipe, data, seed)
         for a, b in zip(net.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=0.05, atol=0.02)
-        assert error(net, data) < 20
+        assert error(net, data) < 40, "a guess is wrong on 67 %"
 
 
 @CUDA
