@@ -35,7 +35,7 @@ class Options:
     others: tuple[str, ...] | None = None
     """Of the baselines; None: all of them."""
     epochs: int = 30
-    """Of training and retraining with the fast trainer."""
+    """Of side-by-side: of training and retraining with the fast trainer."""
     threads: int | None = None
     """Of gram on a CPU; None: one, whose seconds are the processor's own, which other programs do not lengthen."""
     reference: Path | None = None

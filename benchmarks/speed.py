@@ -100,12 +100,13 @@ def _distance(row: dict[str, Any]) -> str:
 
 def training(result: dict[str, Any]) -> list[str]:
     """A row a recipe."""
-    head = ["recipe", "images", "batch", "steps", "epochs", "an epoch, s", "all epochs, s"]
+    head = ["recipe", "images", "batch", "optimiser", "epochs", "an epoch, s", "all epochs, s"]
     lines = ["", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for name, row in result["recipes"].items():
-        steps = "Adam's" if row["optimiser"] == "adam" else "SGD's"
-        cells = [f"{row['images']:,}", str(row["batch_size"]), steps, str(row["epochs"])]
-        cells += [f"{row['an epoch']['median']:.3f}", f"{row['all epochs']:.1f}"]
+        optimiser = {"sgd": "SGD", "adam": "Adam"}[row["optimiser"]]
+        cells = [f"{row['images']:,}", str(row["batch_size"]), optimiser, str(row["epochs"])]
+        known = row["an epoch"] is not None
+        cells += [f"{row['an epoch']['median']:.3f}", f"{row['all epochs']:.1f}"] if known else ["not known"] * 2
         lines.append(f"| `{name}` | {' | '.join(cells)} |")
     return lines
 

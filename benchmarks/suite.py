@@ -6,7 +6,8 @@ One that takes long leaves bench-NAME-DEVICE.unfinished.json when it is cut shor
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -71,6 +72,10 @@ def check(names: Sequence[str], options: Options) -> list[str]:
         if folder is not None and not folder.exists():
             raise ConfigError(f"--{name} {folder} is not there. Give the images' folder or archive, or leave it out.")
     chosen = [name for name in BENCHMARKS if name in names] or list(BENCHMARKS)
+    if "training" in chosen and options.device == "cpu" and set(options.networks) & set(NETWORKS):
+        raise ConfigError(
+            "training: a few epochs of the paper's networks take hours on a CPU. Use --device cuda, or --networks demo."
+        )
     if options.reference is not None and "side-by-side" in chosen:
         require_reference(options.reference, options.device)
     return chosen
@@ -93,13 +98,26 @@ def run(names: Sequence[str], options: Options, folder: Path) -> list[Path]:
         print(f"== {name}: {BENCHMARKS[name].about}", flush=True)
         place = place_of(name, options, folder)
         unfinished = place.with_suffix(".unfinished.json")
-        result = BENCHMARKS[name].run(replace(options, keep=partial(_write, unfinished)))
+        with _kept(unfinished):
+            result = BENCHMARKS[name].run(replace(options, keep=partial(_write, unfinished)))
         _write(place, result)
         unfinished.unlink(missing_ok=True)
         written.append(place)
         print(BENCHMARKS[name].table(result))
         print(f"{result['seconds']:.1f} s; wrote {place}", flush=True)
     return written
+
+
+@contextmanager
+def _kept(unfinished: Path) -> Iterator[None]:
+    """Let Ctrl-C inside say what is left of the measurement."""
+    before = unfinished.stat().st_mtime_ns if unfinished.exists() else None
+    try:
+        yield
+    except KeyboardInterrupt:
+        if unfinished.exists() and unfinished.stat().st_mtime_ns != before:
+            raise KeyboardInterrupt(f"what was measured until then is in {unfinished}") from None
+        raise
 
 
 def _write(place: Path, result: Document) -> None:

@@ -1,8 +1,8 @@
 """Trainings that were interrupted go on where they were: a file with all that the next step depends on.
 
-A network's weights, statistics and momenta, how many steps it took, and where its dropout's generator is. Which images
-are in which batch follows from the seed. Kept once in a while, and on a GPU also when the user interrupts; a network
-that goes on from there is the one that an uninterrupted training makes.
+A network's weights and statistics, what its optimiser remembers, how many steps it took, and where its dropout's
+generator is. Which images are in which batch follows from the seed. Kept once in a while, and on a GPU also when the
+user interrupts; a network that goes on from there is the one that an uninterrupted training makes.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from unweave.files import write_atomically
 
+FORMAT = {"format": "2"}
+"""Of the tensors' names: a file of another one is not gone on from."""
 EVERY = 60.0
 """Seconds between two times: what a crash costs at most, and longer than the networks whose time is shown take."""
 
@@ -34,7 +36,7 @@ class Halfway:
         """Whether there is progress of a training with the same settings."""
         try:
             with safe_open(self.path, "pt") as stored:
-                return dict(stored.metadata()) == dict(self.about)
+                return dict(stored.metadata()) == {**self.about, **FORMAT}
         except (OSError, SafetensorError):  # not there, or not whole: to begin anew is no loss
             return False
 
@@ -46,7 +48,7 @@ class Halfway:
         """Write it, whole or not at all."""
         tensors = {name: value.detach().cpu().contiguous() for name, value in state.items()}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.path, save(tensors, dict(self.about)))
+        write_atomically(self.path, save(tensors, {**self.about, **FORMAT}))
 
     def drop(self) -> None:
         """The network is finished."""

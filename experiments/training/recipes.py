@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Literal, get_args
 
 from torch import nn
 
 from experiments.training.models import ResNet18, allcnn, quicknet, smallvgg
 from unweave.errors import ConfigError
+
+Schedule = Literal["one cycle", "exponential"]
+Optimiser = Literal["sgd", "adam"]
 
 
 @dataclass(frozen=True)
@@ -24,14 +27,17 @@ class Recipe:
     weight_decay: float
     padding: int
     """Pixels a random crop may be shifted by; every image is also mirrored at random."""
-    schedule: Literal["one cycle", "exponential"] = "one cycle"
+    schedule: Schedule = "one cycle"
     """One cycle, step by step, or exponential, once an epoch."""
-    optimiser: Literal["sgd", "adam"] = "sgd"
+    optimiser: Optimiser = "sgd"
     """SGD has momentum 0.9, and Nesterov's with one cycle; both add the decay to the gradient."""
     lr_end: float = 0.0
     """Where the exponential schedule ends; one cycle ends at 0."""
 
     def __post_init__(self) -> None:
+        for name, value, known in (("schedule", self.schedule, Schedule), ("optimiser", self.optimiser, Optimiser)):
+            if value not in get_args(known):
+                raise ConfigError(f"Invalid {name}: {value!r}. Supported: {', '.join(map(repr, get_args(known)))}.")
         if self.schedule == "exponential" and not 0 < self.lr_end <= self.lr:
             raise ConfigError(f"Invalid lr_end: {self.lr_end}. Supported: above 0 and at most lr, {self.lr}.")
         if self.epochs < 1 or self.batch_size < 2:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -16,7 +17,7 @@ from toy_project import Cli
 import unweave
 from benchmarks import others, side_by_side, suite, training
 from benchmarks.cases import toy
-from benchmarks.options import Options
+from benchmarks.options import NETWORKS, Options
 from experiments.training.recipes import RECIPES
 from unweave.baselines import BASELINES, BaselineResult, Method
 from unweave.cli import bench
@@ -72,12 +73,46 @@ def test_training_counts_a_recipes_epochs_from_a_few(results: dict[str, Any]) ->
     assert row["all epochs"] == pytest.approx(row["epochs"] * row["an epoch"]["median"])
 
 
-def test_training_takes_out_what_starts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    spent = {training.SHORT: [7.0, 5.0, 6.0], training.LONG: [11.0, 12.0]}  # the first one loads kernels
+@pytest.mark.parametrize(("spent", "epoch"), [([5, 11, 6, 12], 2), ([5, 20, 6, 12, 6, 12], 2), ([5, 4], None)])
+def test_training_takes_out_what_starts_it(
+    spent: list[float], epoch: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One and four epochs in turn; the very first run loads kernels and does not count."""
+    ran, clock = list[int](), iter([99.0, *spent])
+
+    def timed(work: Callable[[], int], device: str, repeats: int, warm: int) -> tuple[None, list[float]]:
+        taken = [(ran.append(work()), next(clock))[1] for _ in range(warm + repeats)]
+        return None, taken[warm:]
+
     monkeypatch.setattr(training, "train_recipe", lambda recipe, *_: recipe.epochs)
-    monkeypatch.setattr(training, "timed", lambda work, device, n, warm: (None, spent[work()][warm : warm + n]))
-    row = training.run(Options(quick=True, slow_repeats=2))["recipes"]["quick"]
-    assert row["an epoch"]["median"] == pytest.approx(2.0)
+    monkeypatch.setattr(training, "timed", timed)
+    document = training.run(Options(quick=True, slow_repeats=len(spent) // 2))
+    row, shown = document["recipes"]["quick"], training.table(document)
+    assert ran == [1, *[1, 4] * (len(spent) // 2)]
+    assert (row["an epoch"] and row["an epoch"]["median"]) == epoch
+    assert row["all epochs"] == (12 * epoch if epoch else None)
+    assert ("24 s for 12" if epoch else "the machine was too busy") in shown
+    assert row["seconds of so many epochs"] == {"1": spent[::2], "4": spent[1::2]}
+
+
+def test_every_recipe_belongs_to_a_network_and_has_images_to_be_timed_on() -> None:
+    named = {n: [r.name for r in training.recipes_for(Options(networks=(n,)))] for n in (*NETWORKS, "demo")}
+    assert named["resnet18"] == ["resnet18-tiny", "resnet18-tiny-paper"]
+    assert named["demo"] == ["quick"]
+    assert sorted(name for names in named.values() for name in names) == sorted(RECIPES)
+    for recipe in RECIPES.values():
+        assert any(name in training.SHAPES for name in recipe.name.split("-"))
+
+
+def test_what_was_measured_until_ctrl_c_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(options: Options) -> NoReturn:
+        options.keep({"networks": {}})
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(suite.BENCHMARKS, "eigen", replace(suite.BENCHMARKS["eigen"], run=interrupted))
+    shown = cli("bench", "eigen", "--quick", "--device", "cpu", "--out", str(tmp_path))
+    assert shown.code == 130
+    assert f"what was measured until then is in {tmp_path / 'bench-eigen-cpu-quick.unfinished.json'}" in shown.err
 
 
 def test_the_command_runs_one_by_name_and_prints_its_table(cli: Cli, tmp_path: Path) -> None:
@@ -118,6 +153,7 @@ def test_every_network_of_the_help_can_be_named(named: tuple[str, ...]) -> None:
     [
         (["nothing"], "Unknown benchmark: nothing. Supported: side-by-side"),
         (["side-by-side", "--networks", "vgg"], "Unknown network: vgg. Supported: allcnn"),
+        (["training", "--networks", "allcnn", "--device", "cpu"], "take hours on a CPU. Use --device cuda, or"),
         (["side-by-side", "--others", "scrubb"], "Unknown baseline: scrubb. Supported: retrain"),
         (["--device", "tpu"], "Invalid --device: 'tpu'. Supported: cpu, cuda"),
         (["side-by-side", "--cifar10", "nowhere"], "--cifar10 nowhere is not there"),

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from experiments.documents.basis import basis, count, settings, span, timed_seeds, timed_steps, tuning
 from experiments.documents.paper_numbers import PAPER
+from experiments.documents.tables import distances, gap
 
 
 def rests_on(**kinds: int) -> dict[str, Any]:
@@ -27,6 +30,28 @@ def test_networks_behind_an_attack_are_counted_over_rows_and_the_control_is_told
     assert "U-LiRA" not in said
     assert "XGBoost" not in basis(document, ("rmia",))
     assert basis({}) == "n: seeds behind a row, mean ± standard deviation."
+
+
+def errors(*values: float, seeds: range | None = None) -> dict[str, Any]:
+    return {"title": "it", "seeds": list(seeds or range(len(values))), "errors": {"test": {"values": list(values)}}}
+
+
+def test_a_method_on_some_originals_is_not_better_because_they_are() -> None:
+    rows = {
+        "original": errors(10, 10, 14, 14),
+        "retrained": errors(12, 14, 13, 13, seeds=range(10, 14)),
+        "it": errors(11, 13),  # rises by 1 and by 3 over two originals that are 2 better than the average
+        "single": errors(15, seeds=range(2, 3)),
+    }
+    value, deviation = gap(rows, "it", "test")
+    assert value == pytest.approx(12 + 2 - 13)
+    # variances of the rise, of originals and of retrained networks: 2 of two, 16/3 of four, 2/3 of four
+    assert deviation == pytest.approx((2 / 2 + 16 / 12 + 2 / 12) ** 0.5)
+    assert gap(rows, "single", "test") == (pytest.approx(12 + 1 - 13), None)
+    rows = {name: {**row, "seconds": None} for name, row in rows.items()}
+    said = distances(rows, {}, ("it", "single", "absent"), ("test",)).splitlines()
+    assert said[2:] == ["- it: test +1.00 ± 1.58 points", "- it: test +0.00 points"]
+    assert distances({}, {}, ("it",), ("test",)) == "Not run yet: the retrained networks."
 
 
 def test_a_baseline_shows_the_trial_it_was_taken_from() -> None:

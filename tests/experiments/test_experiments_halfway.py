@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from experiments.training import fast as fast_training
 from experiments.training import halfway
 from experiments.training.fast import Recipe, train_many
 from experiments.training.halfway import Halfway
+from experiments.training.optimisers import buffers_of, forget_steps, optimiser_of, put_back
 from unweave.errors import ConfigError, MismatchError
 
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -103,6 +104,45 @@ def test_networks_may_be_at_different_places(
     assert all(same(a, b) for a, b in zip(found, train_many(RECIPE, images(), [1, 2]), strict=True))
 
 
+@EVERY_KIND
+def test_what_warmed_up_is_forgotten_and_what_is_put_back_is_all(change: dict[str, str | float]) -> None:
+    recipe, cpu = dataclasses.replace(RECIPE, **change), torch.device("cpu")
+
+    def weights() -> list[nn.Parameter]:
+        return [nn.Parameter(torch.linspace(-1, 1, 6).view(2, 3)), nn.Parameter(torch.tensor(0.5))]
+
+    def steps(optimiser: torch.optim.Optimizer, of: list[nn.Parameter], slopes: list[float]) -> None:
+        for slope in slopes:
+            for weight in of:
+                weight.grad = torch.full_like(weight, slope)
+            optimiser.step()
+
+    through, begun, later = weights(), weights(), weights()
+    first, second, third = (optimiser_of(recipe, some, cpu) for some in (through, begun, later))
+    steps(second, begun, [5.0, -3.0])
+    forget_steps(second)
+    for weight, start in zip(begun, weights(), strict=True):
+        weight.data.copy_(start)
+    steps(first, through, [1.0, 2.0, -1.0])
+    steps(second, begun, [1.0, 2.0])
+    put_back(third, later, buffers_of(second, begun))
+    for weight, start in zip(later, begun, strict=True):
+        weight.data.copy_(start)
+    for optimiser, some in ((second, begun), (third, later)):
+        steps(optimiser, some, [-1.0])
+        assert all(torch.equal(a, b) for a, b in zip(through, some, strict=True))
+
+
+def test_progress_under_other_names_is_not_gone_on_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was kept before optimisers could be others than SGD."""
+    place = Halfway(tmp_path / "0.halfway", {"recipe": "one"})
+    monkeypatch.setattr(halfway, "FORMAT", {})
+    place.keep({"momentum.0": torch.ones(2)})
+    assert place.there()
+    monkeypatch.undo()
+    assert not place.there()
+
+
 def test_a_short_training_keeps_nothing(tmp_path: Path) -> None:
     train_many(RECIPE, images(), [1, 2], places(tmp_path))
     assert not list(tmp_path.iterdir())
@@ -169,15 +209,31 @@ def test_an_experiment_goes_on_with_its_network_and_does_not_tell_its_seconds(
 @CUDA
 @EVERY_KIND
 def test_captured_trainings_go_on_from_where_the_user_interrupted(
-    change: dict[str, str | float], tmp_path: Path, interrupt_after: Callable[[int | None], list[int]]
+    change: dict[str, str | float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    interrupt_after: Callable[[int | None], list[int]],
 ) -> None:
     recipe, data = dataclasses.replace(RECIPE, **change), images(30, "cuda")
     whole = train_many(recipe, data, [1, 2])
     interrupt_after(11)
     with pytest.raises(KeyboardInterrupt):
         train_many(recipe, data, [1, 2], places(tmp_path))
+    kept = [place.state() for place in places(tmp_path)]
+    go_on_from = fast_training._Run.go_on_from
+    found_there = list[dict[str, torch.Tensor]]()
+
+    def watched(self: fast_training._Run, state: Mapping[str, torch.Tensor]) -> None:
+        go_on_from(self, state)
+        found_there.append({name: value.cpu() for name, value in self.state().items()})
+
+    monkeypatch.setattr(fast_training._Run, "go_on_from", watched)
     taken = interrupt_after(None)
     found = train_many(recipe, data, [1, 2], places(tmp_path))
+    for before, after in zip(kept, found_there, strict=True):
+        assert before is not None
+        assert before.keys() == after.keys()
+        assert all(torch.equal(value, after[name]) for name, value in before.items()), "to the last bit"
     assert taken == [5, *(i for i in range(6, STEPS) for _ in range(2))], "the first had taken its sixth step"
     for a, b in zip(found, whole, strict=True):
         for x, y in zip(a.parameters(), b.parameters(), strict=True):

@@ -304,6 +304,8 @@ def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
     assert all(recipe_of(name).name == name for name in RECIPES)
     refused: list[tuple[str, Callable[[], object]]] = [
         ("Invalid recipe: 'vgg'.*allcnn-cifar10", lambda: train_recipe("vgg", images(30), 0)),
+        ("Invalid optimiser: 'Adam'. Supported: 'sgd', 'adam'", lambda: dataclasses.replace(SMALL, optimiser="Adam")),
+        ("Invalid schedule: 'cosine'. Supp", lambda: dataclasses.replace(SMALL, schedule="cosine")),
         ("Invalid lr_end: 0", lambda: dataclasses.replace(SMALL, schedule="exponential")),
         ("Invalid epochs", lambda: dataclasses.replace(SMALL, epochs=0)),
     ]
@@ -332,6 +334,21 @@ def test_captured_networks_are_alike_together_and_alone(recipe: Recipe) -> None:
         for a, b in zip(net.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(a, b, rtol=0.05, atol=0.02)
         assert error(net, data) < 40, "a guess is wrong on 67 %"
+
+
+@CUDA
+@EVERY_KIND
+def test_a_capture_takes_its_own_steps_back(recipe: Recipe) -> None:
+    net = small_net().cuda().to(memory_format=torch.channels_last)
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    data = fast_training._Padded.of(images(30, device="cuda"), recipe.padding)
+    with ExitStack() as stack:
+        state = fast_training._Run(recipe, data, 1, stack, whole(net)).state()
+    assert all(torch.equal(state[f"net.{name}"], value) for name, value in before.items())
+    remembered = [value for name, value in state.items() if name.startswith("optimiser.")]
+    assert remembered
+    assert not any(value.any() for value in remembered)
+    assert int(state["steps done"]) == 0
 
 
 @CUDA
