@@ -113,12 +113,12 @@ def _step(work: Work, case: Case, number: int) -> dict[str, Any]:
     for method in SAMPLES:
         prefix = f"{last.setting.name}/{last.name}/{method}"
         seeds = [seed for seed in work.seeds_of(prefix) if seed < work.scale.seeds]
-        rows = [work.row(f"{prefix}/{seed}")["steps"] for seed in seeds]
-        rows = [steps[number - 1] for steps in rows if len(steps) >= number]
-        if rows:
+        steps = {seed: work.row(f"{prefix}/{seed}")["steps"] for seed in seeds}
+        there_yet = {seed: done[number - 1] for seed, done in steps.items() if len(done) >= number}
+        if rows := list(there_yet.values()):
             errors = {key: spread([row["errors"][key] for row in rows]) for key in rows[0]["errors"]}
             seconds = timing([row["seconds"] for row in rows])
-            named = {"title": title_of(method), "errors": errors, "seconds": seconds}
+            named = {"title": title_of(method), "seeds": list(there_yet), "errors": errors, "seconds": seconds}
             methods[method] = {**named, "ok": [row["ok"] for row in rows]}
         outputs[method] = _stacked(work, last, method, f"step_{number}")
     there = {name: logits for name, logits in outputs.items() if logits is not None}

@@ -38,11 +38,16 @@ def papers(value: Any, digits: int = 2) -> str | None:
     return f"{value:.{digits}f}"
 
 
+def typical(found: Mapping[str, Any]) -> float:
+    """Seconds: the median, where there is one: the first request of a process also loads kernels."""
+    return float(found.get("median", found["mean"]))
+
+
 def seconds(found: Mapping[str, Any] | None) -> str:
-    """The median: the first request of a process also loads kernels. None: nothing was timed."""
+    """The typical ones. None: nothing was timed."""
     if found is None:
         return MISSING
-    value = found.get("median", found["mean"])
+    value = typical(found)
     return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
 
 

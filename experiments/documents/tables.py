@@ -19,6 +19,7 @@ from experiments.documents.cells import (
     request_seconds,
     seconds,
     table,
+    typical,
     with_seconds,
 )
 from experiments.documents.studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
@@ -76,17 +77,21 @@ def distances(rows: Document, known: Document, methods: Sequence[str], sets: Seq
     """How far from retraining, and how much faster: those methods of a table that were run, and the paper's PGU."""
     if "retrained" not in rows:
         return "Not run yet: the retrained networks."
+    return "\n".join([f"{DISTANCE}:", "", *(f"- {line}" for line in _each_distance(rows, known, methods, sets))])
+
+
+def _each_distance(rows: Document, known: Document, methods: Sequence[str], sets: Sequence[str]) -> list[str]:
     lines = []
     for method in methods:
         if method in rows:
             gaps = ", ".join(f"{key} {_shown(*gap(rows, method, key))}" for key in sets)
             faster = _times(rows["retrained"]["seconds"], rows[method]["seconds"])
-            lines.append(f"- {rows[method]['title']}: {gaps} points{faster}")
+            lines.append(f"{rows[method]['title']}: {gaps} points{faster}")
     if "pgu" in known and all(key in known["pgu"] for key in sets):
         gaps = ", ".join(f"{key} {known['pgu'][key][0] - known['retrained'][key][0]:+.2f}" for key in sets)
         faster = known["retrained"]["seconds"][0] / known["pgu"]["seconds"][0]
-        lines.append(f"- the paper's PGU: {gaps} points; retraining takes {faster:.1f} times as long")
-    return "\n".join([f"{DISTANCE}:", "", *lines])
+        lines.append(f"the paper's PGU: {gaps} points; retraining takes {faster:.1f} times as long")
+    return lines
 
 
 def _papers_schedule(document: Document) -> list[str]:
@@ -102,10 +107,10 @@ def _papers_schedule(document: Document) -> list[str]:
 
 
 def _times(long: Document | None, short: Document | None) -> str:
-    """How many times as long, by medians; nothing where one of them was not timed."""
+    """How many times as long; nothing where one of them was not timed."""
     if long is None or short is None:
         return ""
-    return f"; retraining takes {long['median'] / short['median']:.0f} times as long"
+    return f"; retraining takes {typical(long) / typical(short):.0f} times as long"
 
 
 def gap(rows: Mapping[str, Any], method: str, key: str) -> tuple[float, float | None]:
@@ -171,12 +176,12 @@ def table2(document: Document) -> str:
 
 def table3(document: Document) -> str:
     """Step by step."""
-    paper, rows = document["paper"], []
+    rows = []
     timed = [row for step in document["steps"] for row in with_seconds(step["methods"])]
     for number, step in enumerate(document["steps"]):
+        known = _papers_step(document, number)
         for method, row in step["methods"].items():
-            known = paper["rows"].get(method, {})
-            at = {key: values[number] for key, values in known.items() if number < len(values)}
+            at = known.get(method, {})
             cells = [beside(mean(row["errors"][k]), papers(at.get(k))) for k in ("test", "retained", "forgotten")]
             cells.append(mean(row["errors"].get("step")))
             cells.append(beside(request_seconds(method, row), papers(at.get("seconds"), 0)))
@@ -203,11 +208,30 @@ def table3(document: Document) -> str:
         [
             table(columns, rows),
             basis(document, ("xgboost", "u-lira"), timed),
+            _distances_by_step(document),
             "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
             *_by_the_papers_schedule(document),
             origin(document),
         ]
     )
+
+
+def _papers_step(document: Document, number: int) -> dict[str, dict[str, tuple[float, float]]]:
+    """The paper's rows of one step, as far as it has so many."""
+    every = document["paper"]["rows"].items()
+    return {m: {k: values[number] for k, values in row.items() if number < len(values)} for m, row in every}
+
+
+def _distances_by_step(document: Document) -> str:
+    lines = [
+        f"- step {number + 1}: {line}"
+        for number, step in enumerate(document["steps"])
+        if "retrained" in step["methods"]
+        for line in _each_distance(
+            step["methods"], _papers_step(document, number), ("pgu", "match"), ("forgotten", "retained", "test")
+        )
+    ]
+    return "\n".join([f"{DISTANCE}:", "", *lines]) if lines else "Not run yet: the retrained networks."
 
 
 def _by_the_papers_schedule(document: Document) -> list[str]:
