@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from experiments.documents.basis import basis, count, seeds_behind, span, tuning
@@ -19,15 +17,12 @@ from experiments.documents.cells import (
     request_seconds,
     seconds,
     table,
-    typical,
     with_seconds,
 )
+from experiments.documents.distances import DISTANCE, NOTHING, distances, each_distance
 from experiments.documents.studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
 
 Document = Mapping[str, Any]
-DISTANCE = (
-    "Error less that of retraining, ± its standard error (the rise over its own originals, and all originals' mean)"
-)
 
 
 def table1(document: Document) -> str:
@@ -73,27 +68,6 @@ def _methods(document: Document, sets: tuple[str, ...]) -> str:
     return table(columns, rows)
 
 
-def distances(rows: Document, known: Document, methods: Sequence[str], sets: Sequence[str]) -> str:
-    """How far from retraining, and how much faster: those methods of a table that were run, and the paper's PGU."""
-    if "retrained" not in rows:
-        return "Not run yet: the retrained networks."
-    return "\n".join([f"{DISTANCE}:", "", *(f"- {line}" for line in _each_distance(rows, known, methods, sets))])
-
-
-def _each_distance(rows: Document, known: Document, methods: Sequence[str], sets: Sequence[str]) -> list[str]:
-    lines = []
-    for method in methods:
-        if method in rows:
-            gaps = ", ".join(f"{key} {_shown(*gap(rows, method, key))}" for key in sets)
-            faster = _times(rows["retrained"]["seconds"], rows[method]["seconds"])
-            lines.append(f"{rows[method]['title']}: {gaps} points{faster}")
-    if "pgu" in known and all(key in known["pgu"] for key in sets):
-        gaps = ", ".join(f"{key} {known['pgu'][key][0] - known['retrained'][key][0]:+.2f}" for key in sets)
-        faster = known["retrained"]["seconds"][0] / known["pgu"]["seconds"][0]
-        lines.append(f"the paper's PGU: {gaps} points; retraining takes {faster:.1f} times as long")
-    return lines
-
-
 def _papers_schedule(document: Document) -> list[str]:
     """What retraining by it took, for each recipe for which that is known."""
     every = {
@@ -104,34 +78,6 @@ def _papers_schedule(document: Document) -> list[str]:
         for recipe, took in every.items()
         if took is not None
     ]
-
-
-def _times(long: Document | None, short: Document | None) -> str:
-    """How many times as long; nothing where one of them was not timed."""
-    if long is None or short is None:
-        return ""
-    return f"; retraining takes {typical(long) / typical(short):.0f} times as long"
-
-
-def gap(rows: Mapping[str, Any], method: str, key: str) -> tuple[float, float | None]:
-    """How far a method's error is from retraining's, and the standard error of that; None with one network of a kind.
-
-    Methods are applied to some of the originals, which may happen to be better than the others. So what counts is by
-    how much each network's error rises over its own original's, plus what all originals have on average.
-    """
-    own, original = (
-        dict(zip(rows[m]["seeds"], rows[m]["errors"][key]["values"], strict=True)) for m in (method, "original")
-    )
-    rise = [error - original[seed] for seed, error in own.items()]
-    kinds = [rise, list(original.values()), rows["retrained"]["errors"][key]["values"]]
-    risen, before, retrained = (statistics.fmean(values) for values in kinds)
-    if min(len(values) for values in kinds) < 2:
-        return risen + before - retrained, None
-    return risen + before - retrained, math.sqrt(sum(statistics.variance(v) / len(v) for v in kinds))
-
-
-def _shown(value: float, deviation: float | None) -> str:
-    return f"{value:+.2f}" if deviation is None else f"{value:+.2f} ± {deviation:.2f}"
 
 
 def table2(document: Document) -> str:
@@ -226,12 +172,12 @@ def _distances_by_step(document: Document) -> str:
     lines = [
         f"- step {number + 1}: {line}"
         for number, step in enumerate(document["steps"])
-        if "retrained" in step["methods"]
-        for line in _each_distance(
+        if {"original", "retrained"} <= set(step["methods"])
+        for line in each_distance(
             step["methods"], _papers_step(document, number), ("pgu", "match"), ("forgotten", "retained", "test")
         )
     ]
-    return "\n".join([f"{DISTANCE}:", "", *lines]) if lines else "Not run yet: the retrained networks."
+    return "\n".join([f"{DISTANCE}:", "", *lines]) if lines else NOTHING
 
 
 def _by_the_papers_schedule(document: Document) -> list[str]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from experiments.documents.basis import basis, count, settings, span, timed_seeds, timed_steps, tuning
+from experiments.documents.distances import distances, gap
 from experiments.documents.paper_numbers import PAPER
-from experiments.documents.tables import distances, gap
 
 
 def rests_on(**kinds: int) -> dict[str, Any]:
@@ -51,7 +51,11 @@ def test_a_method_on_some_originals_is_not_better_because_they_are() -> None:
     rows = {name: {**row, "seconds": None} for name, row in rows.items()}
     said = distances(rows, {}, ("it", "single", "absent"), ("test",)).splitlines()
     assert said[2:] == ["- it: test +1.00 ± 1.58 points", "- it: test +0.00 points"]
-    assert distances({}, {}, ("it",), ("test",)) == "Not run yet: the retrained networks."
+    rows["original"] = errors(10, 10)
+    assert "- it: test" in distances(rows, {}, ("it",), ("test",))
+    assert "- it: test" not in distances(rows, {}, ("single",), ("test",)), "its original is not there"
+    del rows["original"]
+    assert distances(rows, {}, ("it",), ("test",)) == "Not run yet: the original or the retrained networks."
 
 
 def test_a_baseline_shows_the_trial_it_was_taken_from() -> None:
