@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unweave
-from unweave import ForgetConfig, ForgetResult
+from unweave import ForgetConfig, ForgetResult, remarks
 from unweave.descent import Descent
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError
 from unweave.loop import Request
@@ -293,7 +293,7 @@ def lived_in(problem: Problem) -> Problem:
     return replace(problem, model=net)
 
 
-@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"task": "poison"}])
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"task": "poison", "max_damage": None}])
 def test_the_model_passed_in_is_untouched_to_the_bit(pictures: Problem, settings: dict[str, Any]) -> None:
     problem = lived_in(pictures)
     before, rng = state_of(problem.model), torch.get_rng_state()
@@ -320,7 +320,9 @@ def test_only_weights_of_layers_move(pictures: Problem) -> None:
     assert moved == {"0.weight", "4.weight", "8.weight"}
 
 
-@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"task": "poison"}, {"dropout": True}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"objective": "paper"}, {"task": "poison", "max_damage": None}, {"dropout": True}]
+)
 def test_the_same_seed_gives_the_same_bits(pictures: Problem, settings: dict[str, Any]) -> None:
     one = pictures.run(**settings)
     torch.rand(7)
@@ -856,7 +858,7 @@ def test_a_little_drift_is_told(points: Problem) -> None:
     def words(drifted: bool, by: str) -> str:
         grams = SimpleNamespace(origin=replace(points.grams.origin, drifted=drifted))
         given = SimpleNamespace(origin=replace(points.grams.origin, key=by))
-        (found,) = forgetting._drifted(space, grams, given)
+        (found,) = remarks.drifted(space, grams, given)
         assert found.startswith("0.4 % of a layer's spectrum was negative and clipped")
         return found
 
@@ -864,7 +866,7 @@ def test_a_little_drift_is_told(points: Problem) -> None:
     assert "first=" not in words(False, same)
     assert words(True, same).endswith("from the first model and its Grams all of them are exact")
     assert words(False, "another").endswith("first= (--first) keeps it exact")
-    assert forgetting._drifted(SimpleNamespace(layers={}), points.grams, points.grams) == []
+    assert remarks.drifted(SimpleNamespace(layers={}), points.grams, points.grams) == []
 
 
 def test_copies_in_a_request_are_told(points: Problem) -> None:
@@ -1054,7 +1056,7 @@ def warned(points: Problem, **changes: Any) -> list[str]:
     """The warnings of a request whose outcome is changed by hand."""
     result = points.run()
     facts = {"shift": {"0": 0.01}, "first": result.history[0], "final": result.final, "goal": result.goal}
-    return forgetting._warnings(**({"config": ForgetConfig()} | facts | changes))
+    return remarks.about_the_end(**({"config": ForgetConfig()} | facts | changes))
 
 
 def test_an_ordinary_request_warns_of_nothing(points: Problem) -> None:

@@ -38,6 +38,7 @@ ORDER = [
     {"captured"},
     {"descent"},
     {"result"},
+    {"remarks"},
     {"walk"},
     {"loop"},
     {"classes", "gone"},

@@ -7,6 +7,7 @@ import time
 import torch
 from torch import Tensor, nn
 
+from unweave import remarks
 from unweave.batches import Loader, device_of, reusable
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
@@ -16,7 +17,7 @@ from unweave.fit import Progress, observe_val, stream
 from unweave.fsdp import require_whole
 from unweave.gone import check_forget_classes, classes_that_stay, classes_to_choose_from, left_of_classes, said_again
 from unweave.grams import LayerGrams
-from unweave.layers import find_layers, select
+from unweave.layers import find_layers, moving
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import facts_about, gathered_samples, in_order, observe_together, pooled
@@ -24,15 +25,8 @@ from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
 from unweave.space import CoreSpace
-from unweave.stopping import Goal, choose_goal
+from unweave.stopping import choose_goal
 from unweave.trust import TrustRegion, last_linear
-
-LARGE_SHIFT = 0.2
-"""A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration: 0.02, 0.04).
-
-Where labels are wrong the last layer is rescaled, and it is mostly more (there: 0.40)."""
-LARGE_CLASS_RISE = 10.0
-"""A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 
 
 def forget(
@@ -51,7 +45,9 @@ def forget(
     two loaders, as :func:`unweave.shard` cuts them. The work is divided, and every rank gets the same result.
 
     Args:
-        model: the trained model the Grams belong to. It is left untouched.
+        model: the trained model the Grams belong to. It is left untouched. Weights that do not require a gradient stay
+            as they are, unless none of those in the Grams does (a model that was loaded to be used) or ``layers=``
+            names them.
         forget_loader: the samples to forget, as ``(inputs, labels)``, under the transform the Grams were fitted with.
             For ``task="poison"`` the labels are the wrong ones the model was trained on.
         grams: from :func:`unweave.fit`, or ``result.grams`` of the request before.
@@ -76,7 +72,7 @@ def forget(
     original = unwrap(model)
     require_whole(original)
     check_model(original)
-    names = select(config.layers, grams.names)
+    names = moving(original, config.layers, grams.names)
     samples = gathered_samples(forget_loader, "forget", device_of(original))
     val = None if val is None else reusable(val)
     with together("the first model"):
@@ -117,12 +113,15 @@ def forget(
         samples=len(samples),
         final=final,
         warnings=[
-            *_elsewhere(grams, original),
-            *_repeated(digests),
-            *(left_of_classes(retained, before) if config.task == "classes" else []),
+            *remarks.elsewhere(grams, original),
+            *remarks.repeated(digests),
+            *(left_of_classes if config.task == "classes" else remarks.whole_classes)(retained, before),
             *said_again(net, grams, val),
-            *_drifted(space, grams, given),
-            *_warnings(shift, loop.history[0], final, goal, config),
+            *remarks.drifted(space, grams, given),
+            *remarks.about_the_labels(loop.history[0], goal, config),
+            *remarks.about_the_end(shift, loop.history[0], final, goal, config),
+            *remarks.since_the_first(grams, retained, final, _since(first, net, retained.restricted(names)), shift),
+            *remarks.what_can_move(net, names),
         ],
     )
 
@@ -278,71 +277,11 @@ def _shift(original: nn.Module, net: nn.Module, retained: LayerGrams) -> dict[st
     }
 
 
+def _since(first: nn.Module | None, net: nn.Module, retained: LayerGrams) -> dict[str, float]:
+    """The same since the first model; nothing where it is not there."""
+    return {} if first is None else _shift(first, net, retained)
+
+
 def _felt(retained: LayerGrams, name: str, weight: Tensor) -> float:
     matrix = retained.layers[name].as_matrix(weight.detach().double())
     return float(((matrix @ retained.grouped(name)) * matrix).sum().clamp_min(0).sqrt())
-
-
-def _elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
-    """A warning where the samples were read in another precision than the Grams."""
-    if grams.origin.convolutions != "tf32" or device_of(original).type == "cuda":
-        return []
-    return [
-        "the Grams were fitted with tf32=True on a GPU, this request ran on a CPU: what it took out is what was added "
-        "to about 1e-3 only. Run it on the same kind of GPU, or fit without tf32"
-    ]
-
-
-def _repeated(digests: tuple[str, ...]) -> list[str]:
-    """A warning where a sample was taken out more than once: a training set may hold it twice, a loader repeat it."""
-    more = len(digests) - len(set(digests))
-    if not more:
-        return []
-    return [
-        f"{more} of these {len(digests)} samples are copies of others in the request, and each was taken out of the "
-        "Grams: that is right if the training set held them as often. If the loader repeats samples, start again from "
-        "the model and Grams of before, with each of them once"
-    ]
-
-
-def _drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]:
-    """A warning where what was taken out is not what had been added."""
-    clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
-    if clipped < 1e-3:
-        return []
-    words = f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"
-    if grams.origin.first != given.origin.first:
-        words += (
-            ": earlier requests have changed what the network makes of these samples, so that they were not taken out "
-            "exactly. With more of it a request is refused; first= (--first) keeps it exact"
-        )
-    elif grams.origin.drifted:
-        words += (
-            ": earlier requests without first= (--first) did not take their samples out exactly. With more of it a "
-            "request is refused; from the first model and its Grams all of them are exact"
-        )
-    return [words]
-
-
-def _warnings(shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig) -> list[str]:
-    """What a person should look at even though, or especially because, the request is done."""
-    warnings = []
-    if not goal.at_least and first.forget_error >= goal.error > 0:
-        warnings.append(
-            f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
-            "these samples trained on, under this very transform, and is the validation set held out?"
-        )
-    if not goal.at_least and goal.error == 0:
-        warnings.append(
-            "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
-            "validation set really held out? It must not hold training samples"
-        )
-    name = max(shift, key=lambda name: shift[name], default="")
-    if shift.get(name, 0.0) > LARGE_SHIFT:
-        words = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors"
-        gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
-        warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
-    before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
-    for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
-        warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")
-    return warnings

@@ -257,6 +257,20 @@ def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
     return [name for name in names if name in set(only)]
 
 
+def moving(model: nn.Module, only: Sequence[str] | int | None, names: list[str]) -> list[str]:
+    """The layers that a request may change: those asked for, or else all whose weight requires a gradient.
+
+    Where no weight does, all of them: the model was loaded to be used, and nobody chose among its layers.
+
+    Raises:
+        LayerChoiceError: see :func:`select`.
+    """
+    if only is not None:
+        return select(only, names)
+    layers = find_layers(model, names)
+    return [name for name in names if layers[name].parameter.requires_grad] or names
+
+
 def supported() -> list[str]:
     """The names of the registered layer types."""
     return [kind.name for kind in _REGISTRY.values()]

@@ -180,7 +180,7 @@ class Request(Walk):
         while self._epochs_left():
             after = self._advance(now)
             if after is None:
-                return self._give_up(chosen or now)
+                return self._give_up(chosen or self._worth_keeping(now, start))
             reached = self.goal.reached(after.look.forget_error)
             self._pace(now.look.distance - after.look.distance <= 0.03 * start.look.distance, reached)
             now = after
@@ -193,7 +193,12 @@ class Request(Walk):
         if self.config.stop == "epochs":
             words = f"All {now.look.epoch} epochs were run, as asked: the forget error is"
             return Ending(f"{words} {now.look.forget_error:.2f} %.", ok=True), now
-        return self._end_at(chosen or now)
+        return self._end_at(chosen or self._worth_keeping(now, start))
+
+    def _worth_keeping(self, now: Seen, start: Seen) -> Seen:
+        """Where the walk is; if not half of the wrong labels were left behind, where it began, without its costs."""
+        gained, way = now.look.forget_error - start.look.forget_error, -self.goal.gap(start.look.forget_error)
+        return start if self.config.stop == "poison" and gained < 0.5 * way else now
 
     def _pace(self, slow: bool, reached: bool) -> None:
         """Longer steps on the way to the target if it goes slowly; shorter ones beyond it."""
@@ -278,6 +283,7 @@ class Request(Walk):
         versus = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
         remedy = "Another gamma may help; a larger max_damage accepts more harm to other samples"
         remedy += "; or leave lr out" if self.config.lr is not None else ""
+        remedy += "; or some of these labels are right after all" if self.config.task == "poison" else ""
         return Ending(f"{words}; {versus}. {remedy}.", ok=False), best
 
     def _nowhere_to_go(self) -> str:

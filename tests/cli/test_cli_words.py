@@ -84,7 +84,7 @@ def test_settings_that_contradict_each_other_are_named_as_flags(
 
 
 def test_warnings_name_flags(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["unweave.forget"], "LARGE_SHIFT", 0.0)
+    monkeypatch.setattr(sys.modules["unweave.remarks"], "LARGE_SHIFT", 0.0)
     done = cli("forget", "--ids", "ids.txt", "--json")
     (felt,) = (warning for warning in done.record["warnings"] if "retained samples feel" in warning)
     assert felt.endswith("from the original, --protect soft may do less")

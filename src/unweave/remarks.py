@@ -1,0 +1,158 @@
+"""What a person should look at after a request, even though, or especially because, it is done: its warnings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import nn
+
+from unweave.batches import device_of
+from unweave.config import ForgetConfig
+from unweave.grams import LayerGrams
+from unweave.layers import find_layers
+from unweave.outcomes import Outcomes
+from unweave.result import Look
+from unweave.space import CoreSpace
+from unweave.stopping import Goal
+
+LARGE_SHIFT = 0.2
+"""A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration: 0.02, 0.04).
+
+Where labels are wrong the last layer is rescaled, and it is mostly more (there: 0.40)."""
+LARGE_CLASS_RISE = 10.0
+"""A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
+LARGE_RISE = 5.0
+"""A rise of the held-out error over all requests so far, in points, that is worth a warning."""
+FEW_WEIGHTS = 0.5
+"""A share of the parameters below which it is worth saying that no others can move."""
+
+
+def elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
+    """A warning where the samples were read in another precision than the Grams."""
+    if grams.origin.convolutions != "tf32" or device_of(original).type == "cuda":
+        return []
+    return [
+        "the Grams were fitted with tf32=True on a GPU, this request ran on a CPU: what it took out is what was added "
+        "to about 1e-3 only. Run it on the same kind of GPU, or fit without tf32"
+    ]
+
+
+def repeated(digests: tuple[str, ...]) -> list[str]:
+    """A warning where a sample was taken out more than once: a training set may hold it twice, a loader repeat it."""
+    more = len(digests) - len(set(digests))
+    if not more:
+        return []
+    return [
+        f"{more} of these {len(digests)} samples are copies of others in the request, and each was taken out of the "
+        "Grams: that is right if the training set held them as often. If the loader repeats samples, start again from "
+        "the model and Grams of before, with each of them once"
+    ]
+
+
+def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]:
+    """A warning where what was taken out is not what had been added."""
+    clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
+    if clipped < 1e-3:
+        return []
+    words = f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"
+    if grams.origin.first != given.origin.first:
+        words += (
+            ": earlier requests have changed what the network makes of these samples, so that they were not taken out "
+            "exactly. With more of it a request is refused; first= (--first) keeps it exact"
+        )
+    elif grams.origin.drifted:
+        words += (
+            ": earlier requests without first= (--first) did not take their samples out exactly. With more of it a "
+            "request is refused; from the first model and its Grams all of them are exact"
+        )
+    return [words]
+
+
+def about_the_end(shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig) -> list[str]:
+    """What a person should look at even though, or especially because, the request is done."""
+    warnings = []
+    if not goal.at_least and first.forget_error >= goal.error > 0:
+        warnings.append(
+            f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
+            "these samples trained on, under this very transform, and is the validation set held out?"
+        )
+    if not goal.at_least and goal.error == 0:
+        warnings.append(
+            "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
+            "validation set really held out? It must not hold training samples"
+        )
+    name = max(shift, key=lambda name: shift[name], default="")
+    if shift.get(name, 0.0) > LARGE_SHIFT:
+        words = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors"
+        gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
+        warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
+    before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
+    for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
+        warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")
+    return warnings
+
+
+def whole_classes(retained: LayerGrams, before: Outcomes) -> list[str]:
+    """A warning where samples were to be forgotten and none of their class is left."""
+    counts = retained.origin.labels
+    gone = [c for c in before.labels.unique().tolist() if counts and not counts[c]]
+    if not gone:
+        return []
+    return [
+        f"no training sample of class {', '.join(map(str, gone))} is left, and yet samples of it are still recognised, "
+        "as held-out ones were. To forget a class as a whole, start from the model and Grams of before, with "
+        "task='classes' (--classes)"
+    ]
+
+
+def about_the_labels(first: Look, goal: Goal, config: ForgetConfig) -> list[str]:
+    """A warning where labels that are said to be wrong were not followed before the first step."""
+    if config.task != "poison" or not goal.reached(first.forget_error):
+        return []
+    return [
+        f"before the first step {first.forget_error:.1f} % of these samples were taken for something else than the "
+        "labels given: are these the wrong labels, as they were trained on, and not the right ones? If not, start "
+        "again from the model and Grams of before"
+    ]
+
+
+def since_the_first(
+    grams: LayerGrams, retained: LayerGrams, final: Look, shift: Mapping[str, float], shift_now: Mapping[str, float]
+) -> list[str]:
+    """Warnings about what all requests have done together, of which each sees its own share only.
+
+    Args:
+        grams: of before the request; they keep what the first model made of held-out samples.
+        retained: what is left of them.
+        final: how the model stands now.
+        shift: since the first model; empty where that is not there, or was the model of this request.
+        shift_now: since the model of this request.
+    """
+    warnings = []
+    name = max(shift, key=lambda name: shift[name], default="")
+    if shift.get(name, 0.0) > LARGE_SHIFT >= max(shift_now.values(), default=0.0):
+        felt = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %"
+        warnings.append(f"over all requests so far {felt}: check their errors")
+    kept, after = grams.held_out, final.val_error_by_class
+    if grams.origin.forgotten and kept is not None and after:
+        gone = {c for c, count in enumerate(retained.origin.labels) if not count}
+        known = [c for c in after if kept.count[c] > 0 and c not in gone]
+        before = 100 * float(kept.error[known].mean()) if known else 0.0
+        now = sum(after[c] for c in known) / max(len(known), 1)
+        if now - before > LARGE_RISE:
+            rise = f"the mean of the classes' held-out errors rose from {before:.1f} to {now:.1f} %"
+            warnings.append(f"over all requests so far {rise}: damage adds up. Consider training anew")
+    return warnings
+
+
+def what_can_move(net: nn.Module, names: Sequence[str]) -> list[str]:
+    """A warning where most of the parameters are in layers that stay as they are."""
+    layers = find_layers(net, list(names))
+    movable = {id(layers[name].parameter): layers[name].parameter.numel() for name in names}
+    share = sum(movable.values()) / sum(p.numel() for p in net.parameters())
+    if share >= FEW_WEIGHTS:
+        return []
+    return [
+        f"only {100 * share:.0f} % of the model's parameters could move: others are frozen, left out by layers=, or in "
+        "layers of kinds that stay as they are. What those know of the samples, they still know"
+    ]
