@@ -26,7 +26,7 @@ ORDER = [
     {"routes"},
     {"batches", "rows", "rest", "distributed"},
     {"shard", "fsdp", "samples"},
-    {"layers"},
+    {"layers", "twins"},
     {"borrowed", "taps"},
     {"outcomes"},
     {"grams"},

@@ -14,8 +14,10 @@ from problems import Problem
 from torch import Tensor
 
 import unweave
-from unweave import remarks
+from unweave import remarks, twins
+from unweave.batches import map_tensors
 from unweave.rest import fingerprint
+from unweave.twins import marks
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +102,58 @@ def test_right_labels_that_cannot_be_left_cost_nothing(points: Problem) -> None:
     assert moved(problem, result) == set()
     assert result.grams is problem.grams
     assert "(epoch 0)" in result.stopped
+
+
+def test_samples_to_forget_that_are_not_held_out_are_told(points: Problem) -> None:
+    held_x, held_y = (torch.cat(part) for part in zip(*points.val, strict=True))
+    for extra, count in ((points.forget[:3], 3), (points.forget, 40)):
+        val = in_batches(torch.cat([held_x, points.x[extra]]), torch.cat([held_y, points.y[extra]]), 123)
+        (said,) = [text for text in points.run(val=val).warnings if "among the validation samples" in text]
+        assert said.startswith(f"{count} of these 40 samples are among")
+    for val in (points.val, None):
+        assert not any("among the validation" in text for text in points.run(val=val).warnings)
+
+
+def test_what_any_rank_has_met_counts() -> None:
+    assert remarks.not_held_out([[True, False, False], [True, False, True]])[0].startswith("2 of these 3 samples")
+    assert remarks.not_held_out([[False] * 3] * 2) == []
+
+
+INPUTS = {
+    "floats": torch.randn(50, 3, 4),
+    "ids": torch.randint(0, 9, (50, 12)),
+    "halves": torch.randn(50, 5).half(),
+    "bytes": torch.randint(0, 255, (50, 6, 6), dtype=torch.uint8),
+    "truths": torch.rand(50, 40) > 0.5,
+    "complex": torch.randn(50, 4, dtype=torch.complex64),
+    "several": {"a": torch.randn(50, 2), "b": (torch.randn(50, 3), torch.arange(50))},
+}
+
+
+@pytest.mark.parametrize("kind", INPUTS)
+def test_a_mark_tells_samples_apart_and_does_not_depend_on_the_batch(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = INPUTS[kind]
+    whole = marks(inputs)
+    assert len(whole.unique()) == 50
+    order = torch.randperm(50)
+    assert torch.equal(marks(map_tensors(inputs, lambda t: t[order][:20])), whole[order][:20])
+    transposed = map_tensors(inputs, lambda t: t.transpose(0, -1).contiguous().transpose(0, -1))
+    assert torch.equal(marks(transposed), whole), "the same numbers in another order of memory"
+    monkeypatch.setattr(twins, "ELEMENTS", 7)
+    assert torch.equal(marks(inputs), whole)
+
+
+def test_a_mark_sees_every_number_and_its_place() -> None:
+    x = torch.arange(12.0).view(1, 3, 4)
+    found = {int(marks(x)), int(marks(x.flip(1))), int(marks(x.transpose(1, 2).contiguous()))}
+    for i in range(12):
+        other = x.clone().view(-1)
+        other[i] += 1e-6 if i == 0 else 1e-6 * i
+        found.add(int(marks(other.view(1, 3, 4))))
+    assert len(found) == 15
+    assert int(marks((x, x + 1))) != int(marks((x + 1, x)))
 
 
 # ------------------------------------------------------------------------------------------------ what all did together

@@ -104,10 +104,10 @@ def fit(
     return LayerGrams({name: here.grouped(name) for name in here}, here.layers, here.origin, held_out)
 
 
-def observe_val(net: nn.Module, val: Loader) -> Outcomes:
-    """The outcomes of held-out samples."""
+def observe_val(net: nn.Module, val: Loader, show: Callable[[Inputs], None] | None = None) -> Outcomes:
+    """The outcomes of held-out samples; ``show`` sees their inputs too."""
     with at_rest(net, convolutions=None):
-        return observe_shares(net, val, "validation", device_of(net))
+        return observe_shares(net, val, "validation", device_of(net), show)
 
 
 def _begin(

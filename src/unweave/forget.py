@@ -27,6 +27,7 @@ from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import choose_goal
 from unweave.trust import TrustRegion, last_linear
+from unweave.twins import Twins
 
 
 def forget(
@@ -85,7 +86,8 @@ def forget(
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
     space = _space(retained.restricted(names), config, grams.names)
-    seen = None if val is None else observe_val(original, val)
+    twins = Twins(samples)
+    seen = None if val is None else observe_val(original, val, twins.show)
     held_out = _held_out(grams, seen, before)
     goal = choose_goal(config, before, held_out)
 
@@ -115,6 +117,7 @@ def forget(
         warnings=[
             *remarks.elsewhere(grams, original),
             *remarks.repeated(digests),
+            *remarks.not_held_out(exchange("what validation samples are", twins.met())),
             *(left_of_classes if config.task == "classes" else remarks.whole_classes)(retained, before),
             *said_again(net, grams, val),
             *remarks.drifted(space, grams, given),

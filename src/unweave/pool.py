@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 
@@ -51,8 +51,10 @@ def facts_about(grams: LayerGrams) -> dict[str, str]:
     }
 
 
-def observe_shares(net: nn.Module, loader: Loader, what: str, device: torch.device) -> Outcomes:
-    """The outcomes of a model (already at rest) on the shares of all ranks, rank by rank.
+def observe_shares(
+    net: nn.Module, loader: Loader, what: str, device: torch.device, show: Callable[[Inputs], None] | None = None
+) -> Outcomes:
+    """The outcomes of a model (already at rest) on the shares of all ranks, rank by rank; ``show`` sees each input too.
 
     Raises:
         DataError: a batch that cannot be used, or no sample on any rank.
@@ -61,10 +63,17 @@ def observe_shares(net: nn.Module, loader: Loader, what: str, device: torch.devi
     share = opened(loader, what)
     with apart(net, f"the {what} data"):
         batches = checked(share, what, device, doubts, may_be_empty=ranks() > 1)
+        batches = batches if show is None else _shown(batches, show)
         if is_spread(net):
             batches = in_step(batches, what, lambda inputs: run(net, inputs))
         own = observe(net, batches, doubts)
     return _joined(exchange(f"the outcomes of the {what} data", own), what)
+
+
+def _shown(batches: Iterable[tuple[Inputs, Tensor]], show: Callable[[Inputs], None]) -> Iterator[tuple[Inputs, Tensor]]:
+    for inputs, labels in batches:
+        show(inputs)
+        yield inputs, labels
 
 
 def opened(loader: Loader, what: str) -> Loader:

@@ -49,6 +49,18 @@ def repeated(digests: tuple[str, ...]) -> list[str]:
     ]
 
 
+def not_held_out(met: Sequence[Sequence[bool]]) -> list[str]:
+    """A warning where samples to forget are among the validation samples; each rank has met some of them."""
+    found, count = sum(map(any, zip(*met, strict=True))), len(met[0])
+    if not found:
+        return []
+    return [
+        f"{found} of these {count} samples are among the validation samples as well, which are to be held out: what is "
+        "aimed at and what is watched rest on samples that were trained on. Unless their inputs are alike by chance, "
+        "start again from the model and Grams of before, with a val= (--val) that was not trained on"
+    ]
+
+
 def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]:
     """A warning where what was taken out is not what had been added."""
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
