@@ -334,6 +334,53 @@ def test_the_same_seed_gives_the_same_bits(pictures: Problem, settings: dict[str
     assert not same_weights(one.model, other.model)
 
 
+MODES = {
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "inference mode": torch.inference_mode,
+    "no gradients": torch.no_grad,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"task": "poison"}])
+def test_a_mode_of_the_caller_s_changes_no_bit(pictures: Problem, mode: str, settings: dict[str, Any]) -> None:
+    expected = pictures.run(**settings)
+    with MODES[mode]():
+        problem = replace(pictures, grams=pictures.fitted(val=pictures.val))
+        found = problem.run(**settings)
+    assert problem.grams == pictures.grams
+    assert found.grams == expected.grams
+    assert same_weights(found.model, expected.model)
+    assert found.shift == expected.shift
+    assert not any(p.is_inference() for p in found.model.parameters())
+
+
+@pytest.mark.parametrize("settings", [{}, {"task": "poison"}])
+def test_what_was_made_in_inference_mode_can_be_used(
+    pictures: Problem, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    pictures.grams.save(tmp_path / "grams.safetensors")
+    with torch.inference_mode():
+        grams = unweave.LayerGrams.load(tmp_path / "grams.safetensors")
+        val = [(x.clone(), y.clone()) for x, y in pictures.val]
+        net, x, y = copy.deepcopy(pictures.model), pictures.x.clone(), pictures.y.clone()
+    made = replace(pictures, model=net, x=x, y=y, val=val, grams=grams)
+    assert made.fitted() == pictures.grams
+    assert same_weights(made.run(**settings).model, pictures.run(**settings).model)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("mode", [lambda: torch.autocast("cuda", torch.bfloat16), torch.inference_mode])
+def test_on_a_gpu_a_mode_of_the_caller_s_is_off_too(pictures: Problem, mode: Any) -> None:
+    there = replace(pictures, model=copy.deepcopy(pictures.model).cuda())
+    expected = replace(there, grams=there.fitted(val=there.val))
+    with mode():
+        found = replace(there, grams=there.fitted(val=there.val))
+        result = found.run()
+    assert found.grams == expected.grams
+    assert landed(replace(result, model=result.model.cpu()), pictures)
+
+
 def test_an_interruption_leaves_the_model_and_the_grams_as_they_were(points: Problem) -> None:
     def interrupt(stage: str, done: int, total: int | None) -> None:
         if done == 2:

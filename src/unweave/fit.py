@@ -25,7 +25,7 @@ from unweave.grams import CONVOLUTIONS, LayerGrams, Manner, Origin
 from unweave.layers import Layer, find_layers
 from unweave.outcomes import ClassProfile, Outcomes, read_batch
 from unweave.pool import apart, facts_about, observe_shares, opened, pooled
-from unweave.rest import at_rest, check_model, fingerprint, unwrap
+from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 from unweave.resume import Kept
 from unweave.shard import Opened, require_order
 from unweave.steady import require_steady
@@ -39,6 +39,7 @@ DOUBTFUL_BATCHES = 64
 """How many batches on a GPU may pass before their values are known to be sound."""
 
 
+@by_itself()
 def fit(
     model: nn.Module,
     loader: Loader,
@@ -56,6 +57,8 @@ def fit(
 
     Do this once, after training, while the training set is still there. Feed the samples *without random
     augmentation*: a later request subtracts the very same rows, so both must see the same inputs.
+
+    Autocast and inference mode make no difference: they are off inside.
 
     Inside an initialised process group every rank calls this with its own share of the samples, as
     :func:`unweave.shard` cuts it, and every rank gets the sums over all of them.

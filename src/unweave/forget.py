@@ -20,7 +20,7 @@ from unweave.layers import find_layers, select
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import facts_about, gathered_samples, in_order, observe_together, pooled
-from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
+from unweave.rest import at_rest, by_itself, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
 from unweave.space import CoreSpace
@@ -35,6 +35,7 @@ LARGE_CLASS_RISE = 10.0
 """A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 
 
+@by_itself()
 def forget(
     model: nn.Module,
     forget_loader: Loader,
@@ -46,6 +47,8 @@ def forget(
     progress: Progress | None = None,
 ) -> ForgetResult:
     """Make a model that behaves as if it had never seen some of its training samples.
+
+    Autocast and inference mode make no difference: they are off inside.
 
     Inside an initialised process group every rank calls this with the same model and Grams and its own shares of the
     two loaders, as :func:`unweave.shard` cuts them. The work is divided, and every rank gets the same result.
