@@ -18,7 +18,7 @@ from torch import nn
 
 from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
 from unweave.borrowed import owners_only
-from unweave.distributed import agree, ranks, together
+from unweave.distributed import agree, rank, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError
 from unweave.fsdp import in_step, is_spread, reshard
 from unweave.grams import CONVOLUTIONS, LayerGrams, Manner, Origin
@@ -28,7 +28,7 @@ from unweave.pool import apart, facts_about, observe_shares, opened, pooled
 from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 from unweave.resume import Kept
 from unweave.shard import Opened, require_order
-from unweave.steady import require_steady
+from unweave.steady import require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
 
@@ -56,7 +56,8 @@ def fit(
     """Add up G = Σ r rᵀ per layer over a data set, in one pass, and leave the model as it was.
 
     Do this once, after training, while the training set is still there. Feed the samples *without random
-    augmentation*: a later request subtracts the very same rows, so both must see the same inputs.
+    augmentation*: a later request subtracts the very same rows, so both must see the same inputs. The first samples of
+    a DataLoader are read twice to see whether they are (an ``UnweaveWarning`` says so where they are not).
 
     Autocast and inference mode make no difference: they are off inside.
 
@@ -91,6 +92,8 @@ def fit(
     net = unwrap(model)
     manner = Manner(transform, stride, "tf32" if tf32 else "float32")
     share, kept = _begin(net, loader, layers, manner, resume, save_every)
+    if rank() == 0:  # once, not once for every rank
+        warn_of_augmentation(loader)
     with apart(net, "the pass over the training data"):
         own, _ = stream(net, share, "training", layers, manner, progress, kept)
     grams = pooled(own)
