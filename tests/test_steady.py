@@ -1,4 +1,4 @@
-"""fit() says so where a sample is another one each time it is read."""
+"""fit() says so where a sample is another one each time it is read, or where it may depend on its batch."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from helpers import images, small_cnn
+from helpers import images, small_cnn, token_classifier
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
 import unweave
 from unweave import steady
-from unweave.errors import DataError, UnweaveWarning
+from unweave.errors import DataError, MismatchError, UnweaveWarning
 from unweave.shard import Picked
 
 X, LABELS = images(8)
@@ -145,3 +145,74 @@ def test_a_slow_data_set_is_read_twice_only_once(monkeypatch: pytest.MonkeyPatch
     dataset = Altered(lambda x, i: time.sleep(0.01) or x)
     steady.warn_of_augmentation(DataLoader(dataset, 4))
     assert dataset.read == [0, 0]
+
+
+# ---------------------------------------------------------------------------------------------- the same in every batch
+
+
+def padded(lengths: list[int], batches: list[list[int]], length: int = 0) -> list[tuple[Tensor, Tensor]]:
+    """Sentences of ids 1 to 10, filled up with zeros to a length, or to the longest of their batch."""
+    words = torch.randint(1, 11, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0))
+    words *= torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+    cut = [length or max(lengths[i] for i in batch) for batch in batches]
+    return [(words[batch, :width], torch.tensor(batch) % 3) for batch, width in zip(batches, cut, strict=True)]
+
+
+LENGTHS = [2, 3, 5, 2, 4, 6, 2]
+
+
+def test_padding_by_batch_is_told_once_after_the_pass() -> None:
+    heard: list[Any] = []
+    loader = padded(LENGTHS, [[0, 1], [2, 3], [4, 5]])
+    words = r"different shapes \(e\.g\. \[2, 3\] and \[2, 5\]\).*longest of their batch.*Pad to one length"
+    with pytest.warns(UnweaveWarning, match=words) as told:
+        unweave.fit(token_classifier(), loader, progress=lambda *step: heard.append(len(told)))
+    assert heard == [0, 0, 0]
+    assert len(told) == 1
+
+
+class Named(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = token_classifier()
+
+    def forward(self, ids: Tensor, whole: Tensor) -> Tensor:
+        return self.net(ids) + 0 * whole.mean(1, keepdim=True)
+
+
+def test_any_input_may_be_the_one_that_differs() -> None:
+    loader = [
+        ({"whole": torch.zeros(len(ids), 2, dtype=torch.float64), "ids": ids}, labels)
+        for ids, labels in padded(LENGTHS, [[0, 1], [2, 3]])
+    ]
+    with pytest.warns(UnweaveWarning, match=r"\[2, 3\] and \[2, 5\]"):
+        unweave.fit(Named(), loader)
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        padded(LENGTHS, [[0, 1, 2], [3, 4, 5], [6]], length=6),
+        padded(LENGTHS, [[0, 1, 2, 3], [4, 5, 6]], length=6),
+        padded(LENGTHS, [[i] for i in range(7)]),
+        padded(LENGTHS, [[2, 3], [0], [1], [6]]),
+    ],
+    ids=["a last batch of one", "a shorter last batch", "one by one", "one by one but for the first"],
+)
+def test_batches_of_one_shape_or_of_one_sample_say_nothing(loader: Any) -> None:
+    assert unweave.fit(token_classifier(), loader).samples in (5, 7)
+
+
+def test_samples_to_forget_or_held_out_may_come_in_any_shape() -> None:
+    net, loader = token_classifier(), padded(LENGTHS, [[0, 1], [2, 3], [4, 5, 6]])
+    with pytest.warns(UnweaveWarning, match=r"\[2, 3\] and \[2, 5\]"):
+        grams = unweave.fit(net, loader, val=loader)
+    assert unweave.forget(net, loader[:2], grams, val=loader).samples == 4
+
+
+@pytest.mark.filterwarnings("ignore::unweave.errors.UnweaveWarning")
+def test_sums_that_do_not_fit_name_padding_by_batch() -> None:
+    net = token_classifier()
+    grams = unweave.fit(net, padded(LENGTHS, [[0, 3], [1, 2], [4, 5, 6]]))
+    with pytest.raises(MismatchError, match=r"not padded to the same length .*each batch is padded by itself"):
+        _ = grams - unweave.fit(net, padded(LENGTHS, [[0, 5], [3, 4]]))

@@ -28,7 +28,7 @@ from unweave.pool import apart, facts_about, observe_shares, opened, pooled
 from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 from unweave.resume import Kept
 from unweave.shard import Opened, require_order
-from unweave.steady import require_steady, warn_of_augmentation
+from unweave.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
 
@@ -166,7 +166,7 @@ def stream(
     sums = {name: GramSum(layer) for name, layer in found.items()}
     sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
-    total, saved = _length(loader), 0
+    total, saved, shapes = _length(loader), 0, Shapes()
     device = device_of(net)
     doubts = Doubts(later=device.type != "cpu")
     batches = checked(loader, what, device, doubts, may_be_empty=ranks() > 1 or kept is not None)
@@ -180,6 +180,7 @@ def stream(
                 if manner.convolutions == "tf32" and what == "training":
                     require_steady(net, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=manner.stride == "one"))
+            shapes.note(inputs)
             for owner in constant:
                 sinks[owner].times = len(labels)
             outcomes.append(read_batch(net, inputs, labels, doubts))
@@ -195,6 +196,8 @@ def stream(
             if progress is not None:
                 progress("fit", at, total)
         doubts.settle()
+    if what == "training" and rank() == 0:
+        shapes.warn()
     grams, joined = _closed(sums, empty.origin, outcomes[saved:]), Outcomes.concat(outcomes)
     return (grams if kept is None else kept.finished(grams)), joined
 

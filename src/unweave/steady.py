@@ -53,6 +53,35 @@ def require_same_outputs(net: nn.Module, inputs: Inputs, whole: Tensor, count: i
         )
 
 
+class Shapes:
+    """The shapes that inputs come in: those of the first batch of several samples, and of the first unlike it."""
+
+    def __init__(self) -> None:
+        self._first: list[torch.Size] = []
+        self._other: list[torch.Size] = []
+
+    def note(self, inputs: Inputs) -> None:
+        """Look at a batch; one with a single sample has nothing to pad it to."""
+        shapes = [] if self._other else [tensor.shape for tensor in tensors_of(inputs)]
+        if not shapes or shapes[0][0] < 2:
+            return
+        self._first = self._first or shapes
+        if [shape[1:] for shape in shapes] != [shape[1:] for shape in self._first]:
+            self._other = shapes
+
+    def warn(self) -> None:
+        """Warn where the samples of one batch were of another shape than those of another."""
+        for here, there in zip(self._first, self._other, strict=False):
+            if here[1:] != there[1:]:
+                warnings.warn(
+                    f"batches came in different shapes (e.g. {list(here)} and {list(there)}): if samples are padded to "
+                    "the longest of their batch, what one adds depends on its batch. Pad to one length.",
+                    UnweaveWarning,
+                    stacklevel=2,
+                )
+                return
+
+
 def warn_of_augmentation(loader: Loader) -> None:
     """Warn where one of the first samples of a DataLoader is another when it is read again.
 
