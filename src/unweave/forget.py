@@ -66,7 +66,8 @@ def forget(
             what is taken out is, but for rounding, what was added, however many requests there were. Without it, it is
             what ``model`` makes of the samples by now, which is a little else after each request. (Not for samples that
             were added to the Grams later, with a changed model.)
-        progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
+        progress: called as ``progress("forget", epochs_done, epochs_at_most)``, first with 0 before the layers' Grams
+            are decomposed, which takes a while where they are wide.
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
@@ -86,6 +87,8 @@ def forget(
         first = None if first is None else _checked_first(first, grams, device_of(original))
     digests = _check_request(original, samples, grams, config, val, first is not None)
 
+    if progress is not None:  # to decompose wide layers may take longer than all epochs
+        progress("forget", 0, config.epochs)
     home, grams_here = grams.device, grams.to(device_of(original))
     given, before = _given(original, first, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":
