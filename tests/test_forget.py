@@ -380,6 +380,33 @@ def test_what_was_made_in_inference_mode_can_be_used(
     assert same_weights(made.run(**settings).model, pictures.run(**settings).model)
 
 
+class Averaging(nn.Module):
+    """Rows of any number, [N, rows, 20]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = problems.mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x).mean(1)
+
+
+@pytest.mark.parametrize("settings", [{}, {"objective": "paper"}])
+def test_batches_of_inference_mode_that_stay_as_they_came_can_be_used(points: Problem, settings: Any) -> None:
+    """Batches of different shapes are not joined, which would make ordinary tensors of them."""
+    net, config = Averaging(), ForgetConfig(**settings)
+    net.net.load_state_dict(points.model.state_dict())
+    rows = points.x[:40].unsqueeze(1)
+    plain = [(rows[:20], points.y[:20]), (rows[20:].repeat(1, 2, 1), points.y[20:40])]
+    with torch.inference_mode():
+        made = [(x.clone(), y.clone()) for x, y in plain]
+    val = [(x.unsqueeze(1), y) for x, y in points.val]
+    grams = unweave.fit(net, [(points.x.unsqueeze(1), points.y)], val=val) + unweave.fit(net, plain[1:])
+    expected = unweave.forget(net, plain, grams, config=config)
+    assert same_weights(unweave.forget(net, made, grams, config=config).model, expected.model)
+    assert not same_weights(expected.model, net)
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("mode", [lambda: torch.autocast("cuda", torch.bfloat16), torch.inference_mode])
 def test_on_a_gpu_a_mode_of_the_caller_s_is_off_too(pictures: Problem, mode: Any) -> None:
