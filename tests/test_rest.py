@@ -1,4 +1,4 @@
-"""The fingerprint of a model: the bytes of each tensor by itself, however they are fetched."""
+"""A model at rest, in no mode but its own; and its fingerprint: the bytes of each tensor, however they are fetched."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from unweave import rest
-from unweave.rest import at_rest, bytes_of, fingerprint, products_as_convolutions
+from unweave.rest import at_rest, by_itself, bytes_of, fingerprint, products_as_convolutions
 
 
 class Mixed(nn.Module):
@@ -82,3 +82,43 @@ def test_products_are_done_as_convolutions_for_a_while(device: str, convolutions
             assert torch.backends.mkldnn.matmul.fp32_precision == "ieee"
         assert products.fp32_precision == "ieee"
         assert torch.get_float32_matmul_precision() == "highest"
+
+
+# --------------------------------------------------------------------------------------- whatever mode the caller is in
+
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"))]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("body", [by_itself, lambda: at_rest(nn.Linear(2, 2))])
+def test_autocast_is_off_inside_and_as_before_outside(body: Any, device: str) -> None:
+    net, x = nn.Linear(2, 2).to(device), torch.ones(1, 2, device=device)
+    with torch.autocast(device, torch.bfloat16):
+        with body():
+            assert net(x).dtype == torch.float32
+            with torch.autocast(device, torch.bfloat16):
+                assert net(x).dtype == torch.bfloat16, "what a model asks for itself it gets"
+        assert net(x).dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("before", [torch.no_grad, torch.enable_grad, torch.inference_mode])
+def test_inference_mode_is_left_for_a_while(before: Any) -> None:
+    with before():
+        modes = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+        with by_itself():
+            assert not torch.is_inference_mode_enabled()
+            assert torch.is_grad_enabled() == (before is not torch.no_grad)
+        assert (torch.is_grad_enabled(), torch.is_inference_mode_enabled()) == modes
+
+
+def test_buffers_of_inference_mode_are_put_back_like_others() -> None:
+    with torch.inference_mode():
+        net = nn.Sequential(nn.BatchNorm1d(2))
+    before = net[0].running_mean
+    with at_rest(net):
+        net[0].running_mean = torch.ones(2)
+        with torch.inference_mode():
+            before.add_(1)
+    assert net[0].running_mean is before
+    assert before.tolist() == [0, 0]

@@ -111,11 +111,16 @@ def checked(
         inputs, labels = _check_batch(batch, doubts.place)
         count += len(labels)
         if len(labels):
-            moved = map_tensors(inputs, lambda t: t.to(device, non_blocking=ahead))
+            moved = map_tensors(inputs, lambda t: _ordinary(t.to(device, non_blocking=ahead)))
             _check_values(moved, doubts)
-            yield moved, labels.to(device, non_blocking=ahead)
+            yield moved, _ordinary(labels.to(device, non_blocking=ahead))
     if count == 0 and not may_be_empty:
         raise DataError(f"The {what} loader is empty. Pass a loader with at least one sample; a generator runs once.")
+
+
+def _ordinary(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy where it was made in inference mode: no backward pass may keep one of those."""
+    return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
 
 def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:

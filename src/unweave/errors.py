@@ -67,3 +67,7 @@ class RankError(UnweaveError, RuntimeError):
     def __init__(self, message: str, told: int | None = None) -> None:
         super().__init__(message)
         self.told = told
+
+
+class UnweaveWarning(UserWarning):
+    """What makes a later request inexact though nothing is wrong with the work now. The message names the remedy."""

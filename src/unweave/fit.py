@@ -18,17 +18,17 @@ from torch import nn
 
 from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
 from unweave.borrowed import owners_only
-from unweave.distributed import agree, ranks, together
+from unweave.distributed import agree, rank, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError
 from unweave.fsdp import in_step, is_spread, reshard
 from unweave.grams import CONVOLUTIONS, LayerGrams, Manner, Origin
 from unweave.layers import Layer, find_layers
 from unweave.outcomes import ClassProfile, Outcomes, read_batch
 from unweave.pool import apart, facts_about, observe_shares, opened, pooled
-from unweave.rest import at_rest, check_model, fingerprint, unwrap
+from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 from unweave.resume import Kept
 from unweave.shard import Opened, require_order
-from unweave.steady import require_steady
+from unweave.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
 
@@ -39,6 +39,7 @@ DOUBTFUL_BATCHES = 64
 """How many batches on a GPU may pass before their values are known to be sound."""
 
 
+@by_itself()
 def fit(
     model: nn.Module,
     loader: Loader,
@@ -55,7 +56,10 @@ def fit(
     """Add up G = Σ r rᵀ per layer over a data set, in one pass, and leave the model as it was.
 
     Do this once, after training, while the training set is still there. Feed the samples *without random
-    augmentation*: a later request subtracts the very same rows, so both must see the same inputs.
+    augmentation*: a later request subtracts the very same rows, so both must see the same inputs. The first samples of
+    a DataLoader are read twice to see whether they are (an ``UnweaveWarning`` says so where they are not).
+
+    Autocast and inference mode make no difference: they are off inside.
 
     Inside an initialised process group every rank calls this with its own share of the samples, as
     :func:`unweave.shard` cuts it, and every rank gets the sums over all of them.
@@ -88,6 +92,8 @@ def fit(
     net = unwrap(model)
     manner = Manner(transform, stride, "tf32" if tf32 else "float32")
     share, kept = _begin(net, loader, layers, manner, resume, save_every)
+    if rank() == 0:  # once, not once for every rank
+        warn_of_augmentation(loader)
     with apart(net, "the pass over the training data"):
         own, _ = stream(net, share, "training", layers, manner, progress, kept)
     grams = pooled(own)
@@ -160,7 +166,7 @@ def stream(
     sums = {name: GramSum(layer) for name, layer in found.items()}
     sinks = {owner: Sink(sums[layer.name]) for layer in found.values() for owner in layer.owners}
     outcomes: list[Outcomes] = []
-    total, saved = _length(loader), 0
+    total, saved, shapes = _length(loader), 0, Shapes()
     device = device_of(net)
     doubts = Doubts(later=device.type != "cpu")
     batches = checked(loader, what, device, doubts, may_be_empty=ranks() > 1 or kept is not None)
@@ -174,6 +180,7 @@ def stream(
                 if manner.convolutions == "tf32" and what == "training":
                     require_steady(net, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=manner.stride == "one"))
+            shapes.note(inputs)
             for owner in constant:
                 sinks[owner].times = len(labels)
             outcomes.append(read_batch(net, inputs, labels, doubts))
@@ -189,6 +196,8 @@ def stream(
             if progress is not None:
                 progress("fit", at, total)
         doubts.settle()
+    if what == "training" and rank() == 0:
+        shapes.warn()
     grams, joined = _closed(sums, empty.origin, outcomes[saved:]), Outcomes.concat(outcomes)
     return (grams if kept is None else kept.finished(grams)), joined
 

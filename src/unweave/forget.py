@@ -21,7 +21,7 @@ from unweave.layers import find_layers, moving
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import facts_about, gathered_samples, in_order, observe_together, pooled
-from unweave.rest import at_rest, check_model, duplicate, fingerprint, unwrap
+from unweave.rest import at_rest, by_itself, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
 from unweave.space import CoreSpace
@@ -30,6 +30,7 @@ from unweave.trust import TrustRegion, last_linear
 from unweave.twins import Twins
 
 
+@by_itself()
 def forget(
     model: nn.Module,
     forget_loader: Loader,
@@ -41,6 +42,8 @@ def forget(
     progress: Progress | None = None,
 ) -> ForgetResult:
     """Make a model that behaves as if it had never seen some of its training samples.
+
+    Autocast and inference mode make no difference: they are off inside.
 
     Inside an initialised process group every rank calls this with the same model and Grams and its own shares of the
     two loaders, as :func:`unweave.shard` cuts them. The work is divided, and every rank gets the same result.
@@ -60,7 +63,8 @@ def forget(
             what is taken out is, but for rounding, what was added, however many requests there were. Without it, it is
             what ``model`` makes of the samples by now, which is a little else after each request. (Not for samples that
             were added to the Grams later, with a changed model.)
-        progress: called as ``progress("forget", epochs_done, epochs_at_most)``.
+        progress: called as ``progress("forget", epochs_done, epochs_at_most)``, first with 0 before the layers' Grams
+            are decomposed, which takes a while where they are wide.
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
@@ -80,6 +84,8 @@ def forget(
         first = None if first is None else _checked_first(first, grams, device_of(original))
     digests = _check_request(original, samples, grams, config, val, first is not None)
 
+    if progress is not None:  # to decompose wide layers may take longer than all epochs
+        progress("forget", 0, config.epochs)
     home, grams_here = grams.device, grams.to(device_of(original))
     given, before = _given(original, first, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":

@@ -265,9 +265,10 @@ class LayerGrams(Mapping[str, Tensor]):
     def _what_went_wrong(self, other: LayerGrams) -> str:
         """Why sums may not subtract, and what can be done."""
         why = (
-            "these samples were not part of what was fitted, not under this transform, are here more than once, or "
-            f"were subtracted before. Grams of {self.samples} samples fitted with transform="
-            f"{self.origin.transform!r}; pass the same inputs they were fitted on."
+            "these samples were not part of what was fitted, not under this transform, not padded to the same length "
+            "(as where each batch is padded by itself), are here more than once, or were subtracted before. Grams of "
+            f"{self.samples} samples fitted with transform={self.origin.transform!r}; pass the same inputs they were "
+            "fitted on."
         )
         if self.origin.first != other.origin.first:
             return (

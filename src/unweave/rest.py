@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -43,10 +43,34 @@ def unwrap(model: nn.Module) -> nn.Module:
 
 
 @contextmanager
+def by_itself() -> Iterator[None]:
+    """Work as if no mode of the caller's were on; it is on again afterwards. Also a decorator.
+
+    Autocast would round what is to be exact, and what is made in inference mode never has gradients.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(_no_autocast())
+        if torch.is_inference_mode_enabled():  # to leave it where it is not on would turn gradients on
+            stack.enter_context(torch.inference_mode(False))
+        yield
+
+
+@contextmanager
+def _no_autocast() -> Iterator[None]:
+    """Full precision inside, on the CPU and on a GPU, whatever an outer autocast has asked for."""
+    gpu = torch.accelerator.current_accelerator()
+    with ExitStack() as stack:
+        for device in ("cpu",) if gpu is None else ("cpu", gpu.type):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
+
+
+@contextmanager
 def at_rest(model: nn.Module, gradients: bool = False, convolutions: str | None = "ieee") -> Iterator[nn.Module]:
     """Run the model in eval mode and eagerly; on the way out its flags, buffers and attributes are as before.
 
-    Fused paths that skip the modules' own forward (and so their hooks) are off inside, as is compiled code.
+    Compiled code, autocast, and fused paths that skip the modules' own forward (and so their hooks) are off inside.
 
     Args:
         model: is put into eval mode.
@@ -57,6 +81,7 @@ def at_rest(model: nn.Module, gradients: bool = False, convolutions: str | None 
     """
     with ExitStack() as stack:
         stack.enter_context(torch.set_grad_enabled(gradients))
+        stack.enter_context(_no_autocast())
         stack.enter_context(_exact_arithmetic(convolutions))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         stack.enter_context(_restored(model))
@@ -84,7 +109,8 @@ def _restored(model: nn.Module) -> Iterator[None]:
             now.update(before)
         with torch.no_grad():
             for tensor, value in values:
-                tensor.copy_(value)
+                with torch.inference_mode() if tensor.is_inference() else nullcontext():  # they change only there
+                    tensor.copy_(value)
 
 
 @contextmanager
@@ -161,7 +187,7 @@ def check_model(model: nn.Module) -> None:
     for name, value in [*model.named_parameters(), *model.named_buffers()]:
         if nn.parameter.is_lazy(value):
             raise ModelError(f"{name!r} of the model is lazy and has no values yet. Run the model once on a batch.")
-        if value.is_floating_point() and not bool(torch.isfinite(value).all()):
+        if value.is_floating_point() and not bool(torch.isfinite(value.detach()).all()):
             raise ModelError(f"{name!r} of the model holds NaN or infinite values. Load weights that are finite.")
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:

@@ -42,7 +42,7 @@ class Picked:
     def __init__(self, loader: Loader, start: int, step: int = 1) -> None:
         self.loader, self.start, self.step = loader, start, step
         # A DataLoader is told which samples to read; its own iterator would read them all.
-        self.reads_only_its_own = isinstance(loader, DataLoader) and _by_batches(loader)
+        self.reads_only_its_own = isinstance(loader, DataLoader) and by_batches(loader)
 
     def __len__(self) -> int:
         return max(0, -(-(len(self.loader) - self.start) // self.step))  # type: ignore[arg-type]
@@ -58,7 +58,8 @@ class Picked:
         return Picked(self.loader, self.start + count * self.step, self.step)
 
 
-def _by_batches(loader: DataLoader[Any]) -> bool:
+def by_batches(loader: DataLoader[Any]) -> bool:
+    """Whether a DataLoader reads samples by their positions, a batch of them at a time."""
     return not isinstance(loader.dataset, IterableDataset) and loader.batch_sampler is not None
 
 
@@ -124,7 +125,7 @@ class Opened:
         self._loader = loader
         self._iterator = iter(loader)
         self._first = list(itertools.islice(self._iterator, 1))
-        self.digest = _digest(self._first[0]) if self._first else None
+        self.digest = digest_of(self._first[0]) if self._first else None
         self.taken = 0
 
     def __len__(self) -> int:
@@ -145,7 +146,8 @@ class Opened:
             yield batch
 
 
-def _digest(batch: Any) -> str:
+def digest_of(batch: Any) -> str:
+    """A digest of every tensor in a batch: shapes, types and bytes."""
     digest = hashlib.blake2b(digest_size=16)
     for tensor in tensors_of(batch):
         digest.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())

@@ -38,6 +38,12 @@ class Stream(IterableDataset):
 
 def stream(): return Stream()
 def stream_loader(): return DataLoader(Stream(), 33)
+class Noisy(TensorDataset):
+    def __getitem__(self, i):
+        x, y = super().__getitem__(i)
+        return x + 0.01 * torch.randn(()), y
+
+def noisy(): return Noisy(*pair())
 def number(): return 3
 def words(): return "text"
 def failing(): raise ValueError("no such table")
@@ -95,6 +101,16 @@ def test_functions_that_return_no_data(project: Path, cli: Cli, function: str, c
     assert failed.code == code
     for word in words:
         assert word in failed.err
+
+
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
+def test_random_augmentation_is_one_line_on_stderr(project: Path, cli: Cli) -> None:
+    (project / "own_data.py").write_text(FUNCTIONS)
+    fit = cli("fit", "--train", "own_data:noisy", "--json")
+    assert fit.code == 0
+    assert fit.record["ok"]
+    (line,) = fit.err.splitlines()
+    assert line.startswith("unweave: warning: the training set gives sample 0 otherwise each time it is read")
 
 
 def test_kinds_of_arrays(project: Path, cli: Cli, toy: Toy, expected: unweave.LayerGrams) -> None:

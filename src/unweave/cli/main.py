@@ -17,13 +17,15 @@ import importlib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from unweave import __version__
 from unweave.cli.configfile import did_you_mean
 from unweave.cli.ranks import is_first, joined, on_rank
-from unweave.errors import ConfigError, RankError, UnweaveError
+from unweave.errors import ConfigError, RankError, UnweaveError, UnweaveWarning
 from unweave.starting import UNCHANGED
 
 COMMANDS = (
@@ -64,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         arguments = _parsed(words)
-        with joined(arguments.command):
+        with joined(arguments.command), _plain_warnings():
             return int(arguments.run(arguments))
     except SystemExit as leaving:  # argparse leaves this way: 0 after --help and --version, 2 on wrong usage
         return leaving.code if isinstance(leaving.code, int) else 2
@@ -77,6 +79,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as interrupt:  # a command that leaves something behind says so in it
         print(f"unweave: interrupted; {str(interrupt) or UNCHANGED}.", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Warnings of the library's own as one line on stderr, without the place in its code."""
+    usual = warnings.showwarning
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+        if issubclass(category, UnweaveWarning):
+            print(f"unweave: warning: {message}", file=sys.stderr)
+        else:
+            usual(message, category, *place, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def code_of(error: UnweaveError) -> int:
