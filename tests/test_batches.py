@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import UserDict
 from types import SimpleNamespace
 from typing import Any
@@ -50,10 +51,7 @@ class NotIterable:
         ([(X,)], r"tuple of 1.*a pair"),
         ([{"inputs": X, "labels": LABELS}], r"batch 0 of the training loader: dict.*a pair"),
         ([(X, LABELS), (X, LABELS.double())], r"labels in batch 1 .*float64.*integer class indices"),
-        ([(X, nn.functional.one_hot(LABELS))], r"labels in batch 0 .*\[4, 3\].*labels\.argmax\(1\)"),
-        ([(X, LABELS[:, None])], r"labels in batch 0 .*\[4, 1\].*shape \[N\]"),
-        ([(X, LABELS[0])], r"labels in batch 0 .*shape \[\].*shape \[N\]"),
-        ([(X, LABELS == 0)], r"labels in batch 0 .*torch\.bool.*integer class indices"),
+        ([(X, LABELS[0])], r"labels in batch 0 .*shape \[\].*shape \[N\]; a loader yields batches"),
         ([(X, ["cat", "dog", "cat", "dog"])], r"labels in batch 0 .*list.*integer class indices"),
         ([(X, None)], r"labels in batch 0 .*NoneType.*integer class indices"),
         ([(X, LABELS + 1)], r"Labels from 1 to 3 with 3 classes.*0 to C - 1"),
@@ -69,6 +67,49 @@ class NotIterable:
 )
 def test_a_loader_or_batch_that_cannot_be_used_is_refused_with_a_remedy(loader: Any, words: str) -> None:
     refuses(DataError, words, small_cnn(), loader)
+
+
+ONE_HOT = nn.functional.one_hot(LABELS, 3)
+
+
+@pytest.mark.parametrize(
+    "labels, words, way",
+    [
+        (LABELS[:, None], r"int64 of shape \[4, 1\]", "labels.squeeze(1)"),
+        (LABELS[:, None].double(), r"float64 of shape \[4, 1\]", "labels.squeeze(1).long()"),
+        (LABELS.float(), r"float32 of shape \[4\]", "labels.long()"),
+        (LABELS == 0, r"bool of shape \[4\]", "labels.long()"),
+        (ONE_HOT, r"int64 of shape \[4, 3\]", "labels.argmax(1)"),
+        (ONE_HOT.float(), r"float32 of shape \[4, 3\]", "labels.argmax(1)"),
+        (ONE_HOT.bool(), r"bool of shape \[4, 3\]", "labels.int().argmax(1)"),
+    ],
+)
+def test_labels_that_mean_classes_get_the_way_that_makes_indices_of_them(labels: Tensor, words: str, way: str) -> None:
+    with pytest.raises(DataError, match=rf"labels in batch 0 .*{words}.*pass {re.escape(way)}\.$"):
+        unweave.fit(small_cnn(), [(X, labels)])
+    ((_, got),) = checked([(X, eval(way))], "training")
+    assert torch.equal(got, (LABELS == 0).long() if labels.dim() == 1 and labels.dtype == torch.bool else LABELS)
+
+
+@pytest.mark.parametrize(
+    "labels, words",
+    [
+        (LABELS + 0.5, "no whole numbers.*not supported"),
+        (LABELS * float("nan"), "no whole numbers.*not supported"),
+        (LABELS / 0, "no whole numbers.*not supported"),
+        (LABELS[:, None] + 0.5, "no whole numbers.*not supported"),
+        (LABELS.to(torch.complex64), "no whole numbers.*not supported"),
+        (torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]), "multi-label, soft labels.*not supported"),
+        (torch.tensor([[0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]), "multi-label, soft labels.*not supported"),
+        (torch.tensor([[2, -1, 0]] * 4), "multi-label, soft labels.*not supported"),
+        (torch.full((4, 3), 1 / 3), "multi-label, soft labels.*not supported"),
+        (ONE_HOT[:, :, None], "pixels or words.*not supported"),
+    ],
+)
+def test_labels_that_mean_something_else_get_no_way_that_would_hide_it(labels: Tensor, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        unweave.fit(small_cnn(), [(X, labels)])
+    assert "pass labels" not in str(caught.value)
 
 
 def test_the_error_names_which_loader() -> None:

@@ -129,11 +129,9 @@ def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
         raise DataError(
             f"Invalid labels in {where}: {type(labels).__name__} ({error}). Supported: integer class indices [N]."
         ) from error
-    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise DataError(
-            f"Invalid labels in {where}: {labels.dtype} of shape {list(labels.shape)}. Supported: integer class "
-            "indices of shape [N]; turn one-hot labels into indices with labels.argmax(1)."
-        )
+    problem = why_not_indices(labels)
+    if problem is not None:
+        raise DataError(f"Invalid labels in {where}: {problem}")
     tensors = list(tensors_of(inputs))
     if not tensors:
         raise DataError(f"Invalid inputs in {where}: {type(inputs).__name__} holds no tensor.")
@@ -144,6 +142,50 @@ def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
                 "The samples go along the first axis of every input."
             )
     return inputs, labels.long()
+
+
+def why_not_indices(labels: Tensor) -> str | None:
+    """What labels are and what to do about it, for a message; None where they are integer class indices [N]."""
+    if labels.dim() == 1 and _are_integers(labels):
+        return None
+    found = f"{labels.dtype} of shape {list(labels.shape)}"
+    return f"{found}. Supported: integer class indices of shape [N]; {_way_to_indices(labels)}."
+
+
+def _are_integers(labels: Tensor) -> bool:
+    return not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+
+
+def _way_to_indices(labels: Tensor) -> str:
+    """How labels become class indices, where they mean one class a sample; else that they are not supported.
+
+    A remedy that does not fit would end in a run with wrong labels and without an error.
+    """
+    column = labels.dim() == 2 and labels.shape[1] == 1
+    if labels.dim() == 1 or column:
+        if not _are_whole(labels):
+            return "values that are no whole numbers are no classes, and not supported"
+        return f"pass labels{'.squeeze(1)' if column else ''}{'' if _are_integers(labels) else '.long()'}"
+    if labels.dim() == 2 and _are_one_hot(labels):
+        integers = "labels.int()" if labels.dtype == torch.bool else "labels"  # argmax takes no truth values
+        return f"each row here has exactly one 1: if it is so for all samples, pass {integers}.argmax(1)"
+    if labels.dim() == 2:
+        return "several classes a sample and shares of classes (multi-label, soft labels) are not supported"
+    if labels.dim() == 0:
+        return "a loader yields batches, not single samples"
+    return "one class a sample; classes of pixels or words are not supported"
+
+
+def _are_whole(labels: Tensor) -> bool:
+    if labels.is_complex():
+        return False
+    values = labels.double()
+    return bool((torch.isfinite(values) & (values == values.round())).all())
+
+
+def _are_one_hot(labels: Tensor) -> bool:
+    """Whether every row [C] is a single 1 and otherwise 0."""
+    return bool((((labels == 0) | (labels == 1)).all(1) & ((labels == 1).sum(1) == 1)).all())
 
 
 def _check_values(inputs: Inputs, doubts: Doubts) -> None:
