@@ -54,8 +54,8 @@ class NotIterable:
         ([(X, LABELS[0])], r"labels in batch 0 .*shape \[\].*shape \[N\]; a loader yields batches"),
         ([(X, ["cat", "dog", "cat", "dog"])], r"labels in batch 0 .*list.*integer class indices"),
         ([(X, None)], r"labels in batch 0 .*NoneType.*integer class indices"),
-        ([(X, LABELS + 1)], r"Labels from 1 to 3 with 3 classes.*0 to C - 1"),
-        ([(X, LABELS - 1)], r"Labels from -1 to 1 with 3 classes.*0 to C - 1"),
+        ([(X, LABELS + 1)], r"In batch 0 of the training loader: Labels from 1 to 3 with 3 classes.*0 to C - 1"),
+        ([(X, LABELS), (X, LABELS - 1)], r"In batch 1 .*: Labels from -1 to 1 with 3 classes.*0 to C - 1"),
         ([(X[:3], LABELS)], r"batch 0 .*\[3, 2, 5, 5\] with 4 labels.*first axis"),
         ([((X, X[:2]), LABELS)], r"\[2, 2, 5, 5\] with 4 labels.*first axis"),
         ([(torch.tensor(1.0), LABELS)], r"shape \[\] with 4 labels.*first axis"),
@@ -115,6 +115,8 @@ def test_labels_that_mean_something_else_get_no_way_that_would_hide_it(labels: T
 def test_the_error_names_which_loader() -> None:
     with pytest.raises(DataError, match="batch 0 of the validation loader"):
         unweave.fit(small_cnn(), in_batches(X, LABELS, 2), val=[(X, LABELS.double())])
+    with pytest.raises(DataError, match="batch 0 of the validation loader: Labels from 1 to 3 with 3 classes"):
+        unweave.fit(small_cnn(), in_batches(X, LABELS, 2), val=[(X, LABELS + 1)])
 
 
 def test_empty_batches_in_between_are_skipped() -> None:
@@ -153,10 +155,14 @@ class Returning(nn.Module):
 @pytest.mark.parametrize(
     "change, classes, words",
     [
-        (lambda z: z[:, 0], 3, r"shape \[4\] for 4 samples.*wrap a model"),
+        (lambda z: z[:, 0].long(), 3, r"shape \[4\] for 4 samples.*wrap a model that returns something else"),
         (lambda z: z[:, None], 3, r"shape \[4, 1, 3\] for 4 samples.*wrap a model"),
         (lambda z: z[:2], 3, r"shape \[2, 3\] for 4 samples.*logits \[N, C\]"),
-        (lambda z: z, 1, r"shape \[4, 1\] for 4 samples.*C >= 2"),
+        (
+            lambda z: z[:, :1].int(),
+            3,
+            r"shape \[4, 1\] for 4 samples.*C >= 2; wrap a model that returns something else",
+        ),
         (lambda z: z.argmax(1, keepdim=True).expand(-1, 3), 3, r"int64 of shape.*logits \[N, C\]"),
         (lambda z: (z, z), 3, r"returned a tuple, not logits.*Wrap it"),
         (lambda z: {"logits": z}, 3, r"returned a dict, not logits.*Wrap it"),
@@ -166,6 +172,21 @@ class Returning(nn.Module):
 )
 def test_a_model_that_returns_no_logits_is_refused_with_a_remedy(change: Any, classes: int, words: str) -> None:
     refuses(ModelError, words, Returning(change, classes), [(X, LABELS % classes)])
+
+
+@pytest.mark.parametrize(
+    "change, way",
+    [
+        (lambda z: z, "torch.cat([torch.zeros_like(z), z], 1)"),
+        (lambda z: z[:, 0], "torch.stack([torch.zeros_like(z), z], 1)"),
+    ],
+)
+def test_a_model_with_one_logit_is_told_how_it_gets_two(change: Any, way: str) -> None:
+    one = Returning(change, classes=1)
+    refuses(ModelError, rf"one logit z .*return {re.escape(way)}\.$", one, [(X, LABELS % 2)])
+    two = Returning(lambda z: eval(way, {"torch": torch, "z": change(z)}), classes=1)
+    logits = logits_of(two, X, LABELS % 2)
+    assert torch.allclose(logits.softmax(1)[:, 1], two.inner(X.flatten(1))[:, 0].sigmoid())
 
 
 def test_weights_that_are_not_finite_are_refused_by_name() -> None:

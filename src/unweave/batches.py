@@ -56,12 +56,15 @@ class Doubts:
         self._open: list[tuple[Tensor, Callable[[], Exception]]] = []
 
     def require(self, holds: Tensor, error: Callable[[], Exception]) -> None:
-        """Raise the error unless the tensor (one truth value) is true; where the answer is on a GPU, in ``settle``."""
-        if not self.later:
-            _require(holds, error)
-            return
+        """Raise the error unless the tensor (one truth value) is true; where the answer is on a GPU, in ``settle``.
+
+        The error says at which batch of which loader, where that is known.
+        """
         place = self.place
-        self._open.append((holds, lambda: _placed(error(), place)))
+        if self.later:
+            self._open.append((holds, lambda: _placed(error(), place)))
+        else:
+            _require(holds, lambda: _placed(error(), place))
 
     def settle(self) -> None:
         """Raise the first error that is open, if there is one."""
@@ -207,17 +210,7 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts |
     """
     doubts = Doubts() if doubts is None else doubts
     logits = run(model, inputs)
-    if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < 2 or not logits.is_floating_point():
-        raise ModelError(
-            f"The model returned {logits.dtype} of shape {list(logits.shape)} for {len(labels)} samples. "
-            "Supported: logits [N, C] with C >= 2; wrap a model that returns something else."
-        )
-    low, high = labels.aminmax()
-    classes = logits.shape[1]
-    doubts.require(
-        (low >= 0) & (high < classes),
-        lambda: DataError(f"Labels from {int(low)} to {int(high)} with {classes} classes. Supported: 0 to C - 1."),
-    )
+    require_logits(logits, labels, doubts)
     doubts.require(
         torch.isfinite(logits).all(),
         lambda: ModelError("The model's logits are NaN or infinite on finite inputs. Check its weights and its dtype."),
@@ -230,6 +223,30 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts |
         ),
     )
     return logits
+
+
+def require_logits(outputs: Tensor, labels: Tensor, doubts: Doubts) -> None:
+    """See that outputs are logits [N, C] for labels [N] that are classes of them.
+
+    Raises:
+        ModelError: not [N, C] of floating-point numbers with C >= 2.
+        DataError: a label outside 0 … C − 1; it may wait in ``doubts``.
+    """
+    shape, count = list(outputs.shape), len(labels)
+    if len(shape) != 2 or shape[0] != count or shape[1] < 2 or not outputs.is_floating_point():
+        way = "wrap a model that returns something else"
+        if shape in ([count], [count, 1]) and outputs.is_floating_point():
+            join = "stack" if len(shape) == 1 else "cat"
+            way = f"where it is one logit z (before any sigmoid), return torch.{join}([torch.zeros_like(z), z], 1)"
+        raise ModelError(
+            f"The model returned {outputs.dtype} of shape {shape} for {count} samples. Supported: logits [N, C] with "
+            f"C >= 2; {way}."
+        )
+    low, high = labels.aminmax()
+    doubts.require(
+        (low >= 0) & (high < shape[1]),
+        lambda: DataError(f"Labels from {int(low)} to {int(high)} with {shape[1]} classes. Supported: 0 to C - 1."),
+    )
 
 
 def _are_probabilities(outputs: Tensor) -> Tensor:
