@@ -13,6 +13,7 @@ from helpers import images, in_batches, small_cnn
 from torch import Tensor, nn
 
 import unweave
+from unweave.baselines.per_sample import logits_with
 from unweave.batches import checked, device_of, logits_of, map_tensors, reusable, run, tensors_of
 from unweave.errors import DataError, LayerError, ModelError, UnweaveError
 from unweave.samples import DIGESTED, Samples
@@ -165,7 +166,8 @@ class Returning(nn.Module):
         ),
         (lambda z: z.argmax(1, keepdim=True).expand(-1, 3), 3, r"int64 of shape.*logits \[N, C\]"),
         (lambda z: (z, z), 3, r"returned a tuple, not logits.*Wrap it"),
-        (lambda z: {"logits": z}, 3, r"returned a dict, not logits.*Wrap it"),
+        (lambda z: {"scores": z}, 3, r"returned a dict, not logits.*Wrap it.*a dict that has one as 'logits'"),
+        (lambda z: {"logits": [z]}, 3, r"returned a dict, not logits.*Wrap it"),
         (lambda z: None, 3, r"returned a NoneType, not logits.*Wrap it"),
         (lambda z: z / 0, 3, r"logits are NaN or infinite.*Check its weights"),
     ],
@@ -227,6 +229,21 @@ def test_a_model_without_parameters_is_refused() -> None:
 def test_logits_come_back_unchanged() -> None:
     net = Returning(lambda z: z)
     assert torch.equal(logits_of(net, X, LABELS), net(X))
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [lambda z: SimpleNamespace(logits=z), lambda z: {"loss": 0.0, "logits": z}, lambda z: UserDict(logits=z)],
+)
+def test_logits_may_come_in_an_object_or_a_dict(hold: Any) -> None:
+    plain = Returning(lambda z: z)
+    holding = Returning(hold)
+    holding.load_state_dict(plain.state_dict())
+    assert torch.equal(logits_of(holding, X, LABELS), plain(X))
+    grams, same = (unweave.fit(net, [(X, LABELS)]) for net in (holding, plain))
+    assert torch.equal(grams["inner"], same["inner"])
+    weights = dict(holding.named_parameters())
+    assert torch.equal(logits_with(holding, weights, X), plain(X))
 
 
 def test_inputs_are_passed_as_they_ask_for() -> None:

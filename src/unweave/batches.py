@@ -1,7 +1,7 @@
 """What a loader yields and what a model returns, checked once at the door.
 
 A batch is a pair ``(inputs, labels)``: inputs are a tensor, or a tuple, list or dict of tensors, with the samples along
-the first axis; labels are integers [N]. A model returns logits [N, C], or an object that has them as ``.logits``.
+the first axis; labels are integers [N]. A model returns logits [N, C], or an object or dict that has ``logits``.
 """
 
 from __future__ import annotations
@@ -278,12 +278,19 @@ def run(model: nn.Module, inputs: Inputs) -> Tensor:
             f"The model failed on inputs {given}, called as {called}: {str(error).rstrip('.')}. Feed it what it was "
             "trained on, or wrap it so that it can be called this way."
         ) from error
-    logits = getattr(output, "logits", output)
+    logits = logits_in(output)
     if not isinstance(logits, Tensor):
         raise ModelError(
-            f"The model returned a {type(output).__name__}, not logits. Wrap it so that it returns a tensor [N, C]."
+            f"The model returned a {type(output).__name__}, not logits. Wrap it so that it returns a tensor [N, C], or "
+            "an object or a dict that has one as 'logits'."
         )
     return logits
+
+
+def logits_in(output: Any) -> Any:
+    """The logits in what a model returned: its ``.logits``, its ``["logits"]``, or else the output itself."""
+    found = getattr(output, "logits", output)
+    return found.get("logits", found) if isinstance(found, Mapping) else found
 
 
 def device_of(model: nn.Module) -> torch.device:
