@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -296,6 +297,50 @@ def test_an_earlier_request_needs_strangers() -> None:
     world = World()
     with pytest.raises(DataError, match="held-out"):
         Evidence(Answers(world.answers(memory=0.0).forget), earlier={"a": Before(world.answers(memory=0.0).forget)})
+
+
+# ------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_an_audit_is_printed_as_its_verdict_and_its_checks() -> None:
+    world = World()
+    audit = examine(Evidence(world.answers(memory=0.0, skill=-2.0), world.answers(memory=3.0)), only=["margin"])
+    first, *lines = audit.summary().splitlines()
+    assert str(audit) == audit.summary()
+    assert first == f"fail (T0): {audit.verdict.sentence}"
+    assert lines[: len(audit.verdict.checks)] == [f"  {check.summary()}" for check in audit.verdict.checks]
+    assert lines[len(audit.verdict.checks) :] == [f"  left out: {text}" for text in audit.left_out]
+
+
+@pytest.mark.parametrize(
+    "numbers, words",
+    [
+        ((None, None, None), ""),
+        (
+            (Interval(0.5274, 0.49, 0.5637), (0.4, 0.6), "auc"),
+            " [measured AUC 0.527 (0.490 to 0.564); allowed 0.400 to 0.600]",
+        ),
+        (
+            (Interval(-0.04, -1.73, 0.9), (None, 2.0), "points"),
+            " [measured 0.0 (-1.7 to 0.9) points; allowed at most 2.0 points]",
+        ),
+        ((Interval(1.3, 0.0, 2.7), (5.0, None), "percent"), " [measured 1.3 (0.0 to 2.7) %; allowed at least 5.0 %]"),
+        ((None, (None, 0.14), "share"), " [allowed at most 0.140]"),
+    ],
+)
+def test_a_check_is_one_line_with_its_numbers(numbers: Any, words: str) -> None:
+    assert Check("Still works", "pass", "It does.", *numbers).summary() == f"pass: Still works. It does.{words}"
+
+
+def test_what_an_audit_holds_is_short_to_look_at() -> None:
+    audit = examine(fair(World()))
+    assert repr(audit) == f"Audit(pass: {audit.verdict.sentence})"
+    assert repr(audit.evidence.unlearned.forget) == "Ensemble(models=1, samples=300, classes=10)"
+    assert repr(audit.evidence.unlearned.forget[0]) == "Outputs(samples=300, classes=10)"
+    assert repr(audit.attacks[0].unlearned) == "Separation(AUC 0.527 (0.491 to 0.564), 300 against 1500 samples)"
+    for part in (audit.evidence, audit.attacks):
+        assert "array" not in repr(part)
+        assert len(repr(part)) < 2000
 
 
 # --------------------------------------------------------------------------------------------------------- the rules

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outputs:
     """What one model says about n samples: ``logits`` float64 [n, C], ``labels`` int64 [n]; checked by :meth:`of`."""
 
@@ -47,6 +47,9 @@ class Outputs:
         if table.ndim != 2:
             raise DataError(f"Invalid {what}: shape {list(table.shape)}. Expected logits [samples, classes].")
         return cls(*_checked(table, labels, what))
+
+    def __repr__(self) -> str:
+        return f"Outputs(samples={len(self)}, classes={self.classes})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,7 +95,7 @@ class Outputs:
         return self.where(~np.isin(self.labels, list(classes)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ensemble:
     """What N models say about the same n samples: ``logits`` float64 [N, n, C], ``labels`` int64 [n]."""
 
@@ -110,6 +113,9 @@ class Ensemble:
         if table.ndim != 3:
             raise DataError(f"Invalid {what}: shape {list(table.shape)}. Expected logits [models, samples, classes].")
         return cls(*_checked(table, labels, what))
+
+    def __repr__(self) -> str:
+        return f"Ensemble(models={len(self)}, samples={self.samples}, classes={self.classes})"
 
     def __len__(self) -> int:
         """How many models."""
