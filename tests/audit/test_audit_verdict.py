@@ -94,6 +94,25 @@ def test_the_same_set_twice_does_not_pass() -> None:
     same = {name: dataclasses.replace(a, held_out=a.forget) for name, a in evidence.groups()}
     with pytest.raises(DataError, match="seem to be the same samples"):
         Evidence(**same)
+    with pytest.raises(DataError, match=r"300 of 300 held-out samples .* seem to be the same samples"):
+        Evidence(same["unlearned"])
+
+
+def test_some_of_the_same_samples_are_refused_without_the_original() -> None:
+    alone = World().answers(memory=0.0)
+    assert alone.held_out is not None
+    alone.held_out.logits[:, :20] = alone.forget.logits[:, :20]
+    with pytest.raises(DataError, match=r"20 of 1500 held-out samples .* seem to be the same samples"):
+        Evidence(alone)
+
+
+def test_a_network_that_says_the_same_of_many_samples_is_no_sign_of_the_same_samples() -> None:
+    """Half of its answers are one and the same, as where a layer has died."""
+    alone = World().answers(memory=0.0)
+    for part in (alone.forget, alone.held_out):
+        assert part is not None
+        part.logits[:, ::2] = np.linspace(0, 3, CLASSES)
+    assert outcome(Evidence(alone)) != "pass"
 
 
 @pytest.mark.parametrize("forget, held_out", [(5, 1500), (15, 1500), (300, 12), (40, 60)])

@@ -7,6 +7,7 @@ about the same samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -191,16 +192,21 @@ def _check_yardsticks_are_others(evidence: Evidence) -> None:
 
 
 def _check_no_overlap(evidence: Evidence) -> None:
-    """Refuse held-out samples that are in the forget set, found by the original's outputs: they are no strangers."""
-    answers = evidence.original
-    if answers is None or answers.held_out is None:
+    """Refuse held-out samples that are in the forget set, found by a network's outputs: they are no strangers.
+
+    The network is the original where it is there. Outputs that several samples of a set get tell nothing: so it is with
+    an unlearned network that has collapsed, or one that knows few answers.
+    """
+    given = [(answers.forget, answers.held_out) for _, answers in evidence.groups() if answers.held_out is not None]
+    if not given:
         return
-    forget = {row.tobytes() for row in answers.forget.logits[0]}
-    same = sum(row.tobytes() in forget for row in answers.held_out.logits[0])
-    if len(forget) > 1 and same > OVERLAP * answers.held_out.samples:
+    forget, held_out = given[0]
+    mine, theirs = (Counter(row.tobytes() for row in answers.logits[0]) for answers in (forget, held_out))
+    same = sum(count == mine[row] == 1 for row, count in theirs.items())
+    if len(mine) > 1 and same > OVERLAP * held_out.samples:
         raise DataError(
-            f"{same} of {answers.held_out.samples} held-out samples get the very outputs of a sample of the forget "
-            "set, so they seem to be the same samples. Give held-out samples that nobody was trained on."
+            f"{same} of {held_out.samples} held-out samples get the very outputs of a sample of the forget set, so "
+            "they seem to be the same samples. Give held-out samples that nobody was trained on."
         )
 
 
