@@ -273,6 +273,37 @@ def test_a_class_that_is_still_recognised_fails() -> None:
     assert "still recognised" in " ".join(check.sentence for check in audit.verdict.checks)
 
 
+def as_samples(evidence: Evidence, retained: np.ndarray) -> Evidence:
+    """The same outputs under the task of samples, with some of the retained samples."""
+    groups = {
+        n: dataclasses.replace(a, retained=a.retained and a.retained.where(retained)) for n, a in evidence.groups()
+    }
+    return dataclasses.replace(evidence, task="samples", **groups)
+
+
+def test_where_no_sample_of_the_forgotten_classes_was_retained_it_is_said_that_the_task_may_be_another() -> None:
+    evidence = class_world(recognised=False)
+    assert evidence.unlearned.retained is not None
+    labels = evidence.unlearned.retained.labels
+    without, fewer = as_samples(evidence, labels != 3), as_samples(evidence, (labels != 3) & (labels != 4))
+    audit = examine(without)
+    assert audit.verdict.outcome == "fail", "a class that is gone is damage, where samples were to be forgotten"
+    assert audit.verdict.sentence.endswith("if these were to go altogether, the task is 'classes'.")
+    for plain in (as_samples(evidence, labels >= 0), fewer, dataclasses.replace(without, task="classes")):
+        assert "the task is" not in examine(plain).verdict.sentence
+
+
+def test_a_pass_says_nothing_of_another_task() -> None:
+    world = World(held_out=6000)
+    world.labels["forget"][:] = 3
+    world.labels["retained"][world.labels["retained"] == 3] = 4
+    evidence = fair(world)
+    assert evidence.may_be_classes
+    verdict = examine(evidence).verdict
+    assert verdict.outcome == "pass"
+    assert "the task is" not in verdict.sentence
+
+
 def test_poison_is_judged_by_its_labels() -> None:
     world = World()
     followed, cured = world.answers(memory=4.0), world.answers(memory=-8.0)

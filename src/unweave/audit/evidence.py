@@ -101,6 +101,8 @@ class Evidence:
     retrained: Answers | None = None
     references: Yardstick | None = None
     task: Task = "samples"
+    """What was to be forgotten: some samples, every sample of their classes, or wrong labels. The outputs do not tell,
+    and under another task than the request's the verdict is wrong."""
     class_names: Sequence[str] = ()
     same_original: bool = False
     """All unlearned models were made of one original. U-LiRA then sees the common origin, and is not judged."""
@@ -139,6 +141,17 @@ class Evidence:
     def removed(self) -> list[int]:
         """The classes that are to go, in a request to remove classes."""
         return self.forget_classes if self.task == "classes" else []
+
+    @property
+    def may_be_classes(self) -> bool:
+        """Whether samples of every class but the forgotten ones were retained, though the task is not to remove those.
+
+        No proof, for the retained samples need not be all there are.
+        """
+        if self.task != "samples" or self.unlearned.retained is None:
+            return False
+        kept = {int(c) for c in self.unlearned.retained.labels}
+        return kept == set(range(self.unlearned.forget.classes)) - set(self.forget_classes)
 
     def name_of(self, label: int) -> str:
         return str(self.class_names[label]) if self.class_names else str(label)
