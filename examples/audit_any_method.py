@@ -50,9 +50,7 @@ def answers(net: nn.Module) -> Answers:
 
 
 audit = examine(Evidence(unlearned=answers(unlearned), original=answers(original)))
-print(audit.verdict.outcome, "-", audit.verdict.sentence)
-for check in audit.verdict.checks:
-    print(f"  {check.outcome:13} {check.name}: {check.sentence}")
+print(audit.summary())
 for found in audit.attacks:
     after, before = found.unlearned.auc, found.original.auc
     print(f"  {found.attack.title}: AUC {before.value:.2f} -> {after.value:.2f} ({after.low:.2f} to {after.high:.2f})")

@@ -113,9 +113,27 @@ BAD: dict[str, tuple[Callable[[Desk], Any], type[UnweaveError], str]] = {
     "fit: one sample": (lambda d: d.fit(d.problem.samples(torch.tensor([0]))), DataError, "one sample.*at least two"),
     "forget: an empty loader": (lambda d: d.forget([]), DataError, "forget loader is empty.*at least one"),
     "not a loader": (lambda d: d.forget(7), DataError, "forget loader is a int.*DataLoader"),
-    "labels out of range": (lambda d: d.forget(d.with_labels(lambda y: y + 3)), DataError, "to 7 with 5 classes.*0 to"),
+    "labels out of range": (
+        lambda d: d.forget(d.with_labels(lambda y: y + 3)),
+        DataError,
+        "of the forget loader: Labels from 3 to 7 with 5 classes.*0 to",
+    ),
     "labels below zero": (lambda d: d.fit(d.with_labels(lambda y: y - 1)), DataError, "from -1.*0 to C - 1"),
-    "labels as floats": (lambda d: d.forget(d.with_labels(lambda y: y.float())), DataError, "float32.*integer"),
+    "labels as floats": (
+        lambda d: d.forget(d.with_labels(lambda y: y.float())),
+        DataError,
+        r"float32.*integer.*labels\.long\(\)",
+    ),
+    "labels in a column": (
+        lambda d: d.forget(d.with_labels(lambda y: y[:, None])),
+        DataError,
+        r"shape \[40, 1\].*labels\.squeeze\(1\)",
+    ),
+    "several labels a sample": (
+        lambda d: d.forget(d.with_labels(lambda y: nn.functional.one_hot(y, 5).cumsum(1))),
+        DataError,
+        r"shape \[40, 5\].*multi-label.*not supported",
+    ),
     "one-hot labels": (
         lambda d: d.fit(d.with_labels(lambda y: nn.functional.one_hot(y, 5))),
         DataError,

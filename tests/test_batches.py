@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import UserDict
 from types import SimpleNamespace
 from typing import Any
@@ -12,6 +13,7 @@ from helpers import images, in_batches, small_cnn
 from torch import Tensor, nn
 
 import unweave
+from unweave.baselines.per_sample import logits_with
 from unweave.batches import checked, device_of, logits_of, map_tensors, reusable, run, tensors_of
 from unweave.errors import DataError, LayerError, ModelError, UnweaveError
 from unweave.samples import DIGESTED, Samples
@@ -50,14 +52,11 @@ class NotIterable:
         ([(X,)], r"tuple of 1.*a pair"),
         ([{"inputs": X, "labels": LABELS}], r"batch 0 of the training loader: dict.*a pair"),
         ([(X, LABELS), (X, LABELS.double())], r"labels in batch 1 .*float64.*integer class indices"),
-        ([(X, nn.functional.one_hot(LABELS))], r"labels in batch 0 .*\[4, 3\].*labels\.argmax\(1\)"),
-        ([(X, LABELS[:, None])], r"labels in batch 0 .*\[4, 1\].*shape \[N\]"),
-        ([(X, LABELS[0])], r"labels in batch 0 .*shape \[\].*shape \[N\]"),
-        ([(X, LABELS == 0)], r"labels in batch 0 .*torch\.bool.*integer class indices"),
+        ([(X, LABELS[0])], r"labels in batch 0 .*shape \[\].*shape \[N\]; a loader yields batches"),
         ([(X, ["cat", "dog", "cat", "dog"])], r"labels in batch 0 .*list.*integer class indices"),
         ([(X, None)], r"labels in batch 0 .*NoneType.*integer class indices"),
-        ([(X, LABELS + 1)], r"Labels from 1 to 3 with 3 classes.*0 to C - 1"),
-        ([(X, LABELS - 1)], r"Labels from -1 to 1 with 3 classes.*0 to C - 1"),
+        ([(X, LABELS + 1)], r"In batch 0 of the training loader: Labels from 1 to 3 with 3 classes.*0 to C - 1"),
+        ([(X, LABELS), (X, LABELS - 1)], r"In batch 1 .*: Labels from -1 to 1 with 3 classes.*0 to C - 1"),
         ([(X[:3], LABELS)], r"batch 0 .*\[3, 2, 5, 5\] with 4 labels.*first axis"),
         ([((X, X[:2]), LABELS)], r"\[2, 2, 5, 5\] with 4 labels.*first axis"),
         ([(torch.tensor(1.0), LABELS)], r"shape \[\] with 4 labels.*first axis"),
@@ -71,9 +70,54 @@ def test_a_loader_or_batch_that_cannot_be_used_is_refused_with_a_remedy(loader: 
     refuses(DataError, words, small_cnn(), loader)
 
 
+ONE_HOT = nn.functional.one_hot(LABELS, 3)
+
+
+@pytest.mark.parametrize(
+    "labels, words, way",
+    [
+        (LABELS[:, None], r"int64 of shape \[4, 1\]", "labels.squeeze(1)"),
+        (LABELS[:, None].double(), r"float64 of shape \[4, 1\]", "labels.squeeze(1).long()"),
+        (LABELS.float(), r"float32 of shape \[4\]", "labels.long()"),
+        (LABELS == 0, r"bool of shape \[4\]", "labels.long()"),
+        (ONE_HOT, r"int64 of shape \[4, 3\]", "labels.argmax(1)"),
+        (ONE_HOT.float(), r"float32 of shape \[4, 3\]", "labels.argmax(1)"),
+        (ONE_HOT.bool(), r"bool of shape \[4, 3\]", "labels.int().argmax(1)"),
+    ],
+)
+def test_labels_that_mean_classes_get_the_way_that_makes_indices_of_them(labels: Tensor, words: str, way: str) -> None:
+    with pytest.raises(DataError, match=rf"labels in batch 0 .*{words}.*pass {re.escape(way)}\.$"):
+        unweave.fit(small_cnn(), [(X, labels)])
+    ((_, got),) = checked([(X, eval(way))], "training")
+    assert torch.equal(got, (LABELS == 0).long() if labels.dim() == 1 and labels.dtype == torch.bool else LABELS)
+
+
+@pytest.mark.parametrize(
+    "labels, words",
+    [
+        (LABELS + 0.5, "no whole numbers.*not supported"),
+        (LABELS * float("nan"), "no whole numbers.*not supported"),
+        (LABELS / 0, "no whole numbers.*not supported"),
+        (LABELS[:, None] + 0.5, "no whole numbers.*not supported"),
+        (LABELS.to(torch.complex64), "no whole numbers.*not supported"),
+        (torch.tensor([[1, 1, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]), "multi-label, soft labels.*not supported"),
+        (torch.tensor([[0, 0, 0], [0, 1, 0], [0, 0, 1], [1, 0, 0]]), "multi-label, soft labels.*not supported"),
+        (torch.tensor([[2, -1, 0]] * 4), "multi-label, soft labels.*not supported"),
+        (torch.full((4, 3), 1 / 3), "multi-label, soft labels.*not supported"),
+        (ONE_HOT[:, :, None], "pixels or words.*not supported"),
+    ],
+)
+def test_labels_that_mean_something_else_get_no_way_that_would_hide_it(labels: Tensor, words: str) -> None:
+    with pytest.raises(DataError, match=words) as caught:
+        unweave.fit(small_cnn(), [(X, labels)])
+    assert "pass labels" not in str(caught.value)
+
+
 def test_the_error_names_which_loader() -> None:
     with pytest.raises(DataError, match="batch 0 of the validation loader"):
         unweave.fit(small_cnn(), in_batches(X, LABELS, 2), val=[(X, LABELS.double())])
+    with pytest.raises(DataError, match="batch 0 of the validation loader: Labels from 1 to 3 with 3 classes"):
+        unweave.fit(small_cnn(), in_batches(X, LABELS, 2), val=[(X, LABELS + 1)])
 
 
 def test_empty_batches_in_between_are_skipped() -> None:
@@ -112,19 +156,39 @@ class Returning(nn.Module):
 @pytest.mark.parametrize(
     "change, classes, words",
     [
-        (lambda z: z[:, 0], 3, r"shape \[4\] for 4 samples.*wrap a model"),
+        (lambda z: z[:, 0].long(), 3, r"shape \[4\] for 4 samples.*wrap a model that returns something else"),
         (lambda z: z[:, None], 3, r"shape \[4, 1, 3\] for 4 samples.*wrap a model"),
         (lambda z: z[:2], 3, r"shape \[2, 3\] for 4 samples.*logits \[N, C\]"),
-        (lambda z: z, 1, r"shape \[4, 1\] for 4 samples.*C >= 2"),
+        (
+            lambda z: z[:, :1].int(),
+            3,
+            r"shape \[4, 1\] for 4 samples.*C >= 2; wrap a model that returns something else",
+        ),
         (lambda z: z.argmax(1, keepdim=True).expand(-1, 3), 3, r"int64 of shape.*logits \[N, C\]"),
         (lambda z: (z, z), 3, r"returned a tuple, not logits.*Wrap it"),
-        (lambda z: {"logits": z}, 3, r"returned a dict, not logits.*Wrap it"),
+        (lambda z: {"scores": z}, 3, r"returned a dict, not logits.*Wrap it.*a dict that has one as 'logits'"),
+        (lambda z: {"logits": [z]}, 3, r"returned a dict, not logits.*Wrap it"),
         (lambda z: None, 3, r"returned a NoneType, not logits.*Wrap it"),
         (lambda z: z / 0, 3, r"logits are NaN or infinite.*Check its weights"),
     ],
 )
 def test_a_model_that_returns_no_logits_is_refused_with_a_remedy(change: Any, classes: int, words: str) -> None:
     refuses(ModelError, words, Returning(change, classes), [(X, LABELS % classes)])
+
+
+@pytest.mark.parametrize(
+    "change, way",
+    [
+        (lambda z: z, "torch.cat([torch.zeros_like(z), z], 1)"),
+        (lambda z: z[:, 0], "torch.stack([torch.zeros_like(z), z], 1)"),
+    ],
+)
+def test_a_model_with_one_logit_is_told_how_it_gets_two(change: Any, way: str) -> None:
+    one = Returning(change, classes=1)
+    refuses(ModelError, rf"one logit z .*return {re.escape(way)}\.$", one, [(X, LABELS % 2)])
+    two = Returning(lambda z: eval(way, {"torch": torch, "z": change(z)}), classes=1)
+    logits = logits_of(two, X, LABELS % 2)
+    assert torch.allclose(logits.softmax(1)[:, 1], two.inner(X.flatten(1))[:, 0].sigmoid())
 
 
 def test_weights_that_are_not_finite_are_refused_by_name() -> None:
@@ -165,6 +229,21 @@ def test_a_model_without_parameters_is_refused() -> None:
 def test_logits_come_back_unchanged() -> None:
     net = Returning(lambda z: z)
     assert torch.equal(logits_of(net, X, LABELS), net(X))
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [lambda z: SimpleNamespace(logits=z), lambda z: {"loss": 0.0, "logits": z}, lambda z: UserDict(logits=z)],
+)
+def test_logits_may_come_in_an_object_or_a_dict(hold: Any) -> None:
+    plain = Returning(lambda z: z)
+    holding = Returning(hold)
+    holding.load_state_dict(plain.state_dict())
+    assert torch.equal(logits_of(holding, X, LABELS), plain(X))
+    grams, same = (unweave.fit(net, [(X, LABELS)]) for net in (holding, plain))
+    assert torch.equal(grams["inner"], same["inner"])
+    weights = dict(holding.named_parameters())
+    assert torch.equal(logits_with(holding, weights, X), plain(X))
 
 
 def test_inputs_are_passed_as_they_ask_for() -> None:

@@ -24,6 +24,14 @@ def test_the_example_runs(path: Path) -> None:
     assert done.stdout, "an example should show something"
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/audit.md"])
+def test_the_pages_say_the_task_of_an_audit(page: str) -> None:
+    """Under the default an audit of a removed class, or of wrong labels, ends in a wrong verdict."""
+    lines = [line for line in (ROOT / page).read_text("utf-8").splitlines() if "Evidence(unlearned=" in line]
+    assert lines
+    assert all("task=" in line for line in lines)
+
+
 def test_the_pages_show_the_numbers_in_results() -> None:
     from benchmarks import tables
 

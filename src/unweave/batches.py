@@ -1,7 +1,7 @@
 """What a loader yields and what a model returns, checked once at the door.
 
 A batch is a pair ``(inputs, labels)``: inputs are a tensor, or a tuple, list or dict of tensors, with the samples along
-the first axis; labels are integers [N]. A model returns logits [N, C], or an object that has them as ``.logits``.
+the first axis; labels are integers [N]. A model returns logits [N, C], or an object or dict that has ``logits``.
 """
 
 from __future__ import annotations
@@ -56,12 +56,15 @@ class Doubts:
         self._open: list[tuple[Tensor, Callable[[], Exception]]] = []
 
     def require(self, holds: Tensor, error: Callable[[], Exception]) -> None:
-        """Raise the error unless the tensor (one truth value) is true; where the answer is on a GPU, in ``settle``."""
-        if not self.later:
-            _require(holds, error)
-            return
+        """Raise the error unless the tensor (one truth value) is true; where the answer is on a GPU, in ``settle``.
+
+        The error says at which batch of which loader, where that is known.
+        """
         place = self.place
-        self._open.append((holds, lambda: _placed(error(), place)))
+        if self.later:
+            self._open.append((holds, lambda: _placed(error(), place)))
+        else:
+            _require(holds, lambda: _placed(error(), place))
 
     def settle(self) -> None:
         """Raise the first error that is open, if there is one."""
@@ -134,11 +137,9 @@ def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
         raise DataError(
             f"Invalid labels in {where}: {type(labels).__name__} ({error}). Supported: integer class indices [N]."
         ) from error
-    if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-        raise DataError(
-            f"Invalid labels in {where}: {labels.dtype} of shape {list(labels.shape)}. Supported: integer class "
-            "indices of shape [N]; turn one-hot labels into indices with labels.argmax(1)."
-        )
+    problem = why_not_indices(labels)
+    if problem is not None:
+        raise DataError(f"Invalid labels in {where}: {problem}")
     tensors = list(tensors_of(inputs))
     if not tensors:
         raise DataError(f"Invalid inputs in {where}: {type(inputs).__name__} holds no tensor.")
@@ -149,6 +150,50 @@ def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
                 "The samples go along the first axis of every input."
             )
     return inputs, labels.long()
+
+
+def why_not_indices(labels: Tensor) -> str | None:
+    """What labels are and what to do about it, for a message; None where they are integer class indices [N]."""
+    if labels.dim() == 1 and _are_integers(labels):
+        return None
+    found = f"{labels.dtype} of shape {list(labels.shape)}"
+    return f"{found}. Supported: integer class indices of shape [N]; {_way_to_indices(labels)}."
+
+
+def _are_integers(labels: Tensor) -> bool:
+    return not (labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool)
+
+
+def _way_to_indices(labels: Tensor) -> str:
+    """How labels become class indices, where they mean one class a sample; else that they are not supported.
+
+    A remedy that does not fit would end in a run with wrong labels and without an error.
+    """
+    column = labels.dim() == 2 and labels.shape[1] == 1
+    if labels.dim() == 1 or column:
+        if not _are_whole(labels):
+            return "values that are no whole numbers are no classes, and not supported"
+        return f"pass labels{'.squeeze(1)' if column else ''}{'' if _are_integers(labels) else '.long()'}"
+    if labels.dim() == 2 and _are_one_hot(labels):
+        integers = "labels.int()" if labels.dtype == torch.bool else "labels"  # argmax takes no truth values
+        return f"each row here has exactly one 1: if it is so for all samples, pass {integers}.argmax(1)"
+    if labels.dim() == 2:
+        return "several classes a sample and shares of classes (multi-label, soft labels) are not supported"
+    if labels.dim() == 0:
+        return "a loader yields batches, not single samples"
+    return "one class a sample; classes of pixels or words are not supported"
+
+
+def _are_whole(labels: Tensor) -> bool:
+    if labels.is_complex():
+        return False
+    values = labels.double()
+    return bool((torch.isfinite(values) & (values == values.round())).all())
+
+
+def _are_one_hot(labels: Tensor) -> bool:
+    """Whether every row [C] is a single 1 and otherwise 0."""
+    return bool((((labels == 0) | (labels == 1)).all(1) & ((labels == 1).sum(1) == 1)).all())
 
 
 def _check_values(inputs: Inputs, doubts: Doubts) -> None:
@@ -170,17 +215,7 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts |
     """
     doubts = Doubts() if doubts is None else doubts
     logits = run(model, inputs)
-    if logits.dim() != 2 or len(logits) != len(labels) or logits.shape[1] < 2 or not logits.is_floating_point():
-        raise ModelError(
-            f"The model returned {logits.dtype} of shape {list(logits.shape)} for {len(labels)} samples. "
-            "Supported: logits [N, C] with C >= 2; wrap a model that returns something else."
-        )
-    low, high = labels.aminmax()
-    classes = logits.shape[1]
-    doubts.require(
-        (low >= 0) & (high < classes),
-        lambda: DataError(f"Labels from {int(low)} to {int(high)} with {classes} classes. Supported: 0 to C - 1."),
-    )
+    require_logits(logits, labels, doubts)
     doubts.require(
         torch.isfinite(logits).all(),
         lambda: ModelError("The model's logits are NaN or infinite on finite inputs. Check its weights and its dtype."),
@@ -193,6 +228,30 @@ def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts |
         ),
     )
     return logits
+
+
+def require_logits(outputs: Tensor, labels: Tensor, doubts: Doubts) -> None:
+    """See that outputs are logits [N, C] for labels [N] that are classes of them.
+
+    Raises:
+        ModelError: not [N, C] of floating-point numbers with C >= 2.
+        DataError: a label outside 0 … C − 1; it may wait in ``doubts``.
+    """
+    shape, count = list(outputs.shape), len(labels)
+    if len(shape) != 2 or shape[0] != count or shape[1] < 2 or not outputs.is_floating_point():
+        way = "wrap a model that returns something else"
+        if shape in ([count], [count, 1]) and outputs.is_floating_point():
+            join = "stack" if len(shape) == 1 else "cat"
+            way = f"where it is one logit z (before any sigmoid), return torch.{join}([torch.zeros_like(z), z], 1)"
+        raise ModelError(
+            f"The model returned {outputs.dtype} of shape {shape} for {count} samples. Supported: logits [N, C] with "
+            f"C >= 2; {way}."
+        )
+    low, high = labels.aminmax()
+    doubts.require(
+        (low >= 0) & (high < shape[1]),
+        lambda: DataError(f"Labels from {int(low)} to {int(high)} with {shape[1]} classes. Supported: 0 to C - 1."),
+    )
 
 
 def _are_probabilities(outputs: Tensor) -> Tensor:
@@ -224,12 +283,19 @@ def run(model: nn.Module, inputs: Inputs) -> Tensor:
             f"The model failed on inputs {given}, called as {called}: {str(error).rstrip('.')}. Feed it what it was "
             "trained on, or wrap it so that it can be called this way."
         ) from error
-    logits = getattr(output, "logits", output)
+    logits = logits_in(output)
     if not isinstance(logits, Tensor):
         raise ModelError(
-            f"The model returned a {type(output).__name__}, not logits. Wrap it so that it returns a tensor [N, C]."
+            f"The model returned a {type(output).__name__}, not logits. Wrap it so that it returns a tensor [N, C], or "
+            "an object or a dict that has one as 'logits'."
         )
     return logits
+
+
+def logits_in(output: Any) -> Any:
+    """The logits in what a model returned: its ``.logits``, its ``["logits"]``, or else the output itself."""
+    found = getattr(output, "logits", output)
+    return found.get("logits", found) if isinstance(found, Mapping) else found
 
 
 def device_of(model: nn.Module) -> torch.device:

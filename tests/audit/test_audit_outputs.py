@@ -57,7 +57,7 @@ def test_equal_logits_have_the_largest_entropy() -> None:
         (np.zeros(5), [0] * 5, r"shape \[5\]"),
         (np.zeros((2, 3, 4)), [0] * 3, "shape"),
         (np.zeros((0, 3)), [], "holds nothing"),
-        (np.zeros((5, 1)), [0] * 5, "at least two"),
+        (np.zeros((5, 1)), [0] * 5, "at least two.*0 and z"),
         (np.array([[np.nan, 0.0], [1.0, 0.0]]), [0, 1], "in 1 rows"),
         (np.array([[np.inf, 0.0]]), [0], "infinite"),
         (np.array([[0.2, 0.8], [1.0, 0.0]]), [0, 1], "probabilities"),
@@ -96,6 +96,12 @@ def test_choosing_classes() -> None:
     assert set(rest.labels) == {1, 3}
     assert len(some) + len(rest) == 50
     assert some.margins()[0] == outputs.margins()[np.isin(LABELS, [0, 2])][0]
+
+
+def test_collect_names_the_batch_whose_labels_are_no_classes() -> None:
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 2])
+    with pytest.raises(DataError, match="batch 1 of the held out loader: Labels from 1 to 2 with 2 classes"):
+        collect(nn.Linear(3, 2), [(x[:2], y[:2]), (x[2:], y[2:])], "held out")
 
 
 def test_collect_reads_in_eval_mode_and_leaves_the_model_alone() -> None:

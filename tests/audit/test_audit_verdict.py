@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,6 +94,25 @@ def test_the_same_set_twice_does_not_pass() -> None:
     same = {name: dataclasses.replace(a, held_out=a.forget) for name, a in evidence.groups()}
     with pytest.raises(DataError, match="seem to be the same samples"):
         Evidence(**same)
+    with pytest.raises(DataError, match=r"300 of 300 held-out samples .* seem to be the same samples"):
+        Evidence(same["unlearned"])
+
+
+def test_some_of_the_same_samples_are_refused_without_the_original() -> None:
+    alone = World().answers(memory=0.0)
+    assert alone.held_out is not None
+    alone.held_out.logits[:, :20] = alone.forget.logits[:, :20]
+    with pytest.raises(DataError, match=r"20 of 1500 held-out samples .* seem to be the same samples"):
+        Evidence(alone)
+
+
+def test_a_network_that_says_the_same_of_many_samples_is_no_sign_of_the_same_samples() -> None:
+    """Half of its answers are one and the same, as where a layer has died."""
+    alone = World().answers(memory=0.0)
+    for part in (alone.forget, alone.held_out):
+        assert part is not None
+        part.logits[:, ::2] = np.linspace(0, 3, CLASSES)
+    assert outcome(Evidence(alone)) != "pass"
 
 
 @pytest.mark.parametrize("forget, held_out", [(5, 1500), (15, 1500), (300, 12), (40, 60)])
@@ -253,6 +273,37 @@ def test_a_class_that_is_still_recognised_fails() -> None:
     assert "still recognised" in " ".join(check.sentence for check in audit.verdict.checks)
 
 
+def as_samples(evidence: Evidence, retained: np.ndarray) -> Evidence:
+    """The same outputs under the task of samples, with some of the retained samples."""
+    groups = {
+        n: dataclasses.replace(a, retained=a.retained and a.retained.where(retained)) for n, a in evidence.groups()
+    }
+    return dataclasses.replace(evidence, task="samples", **groups)
+
+
+def test_where_no_sample_of_the_forgotten_classes_was_retained_it_is_said_that_the_task_may_be_another() -> None:
+    evidence = class_world(recognised=False)
+    assert evidence.unlearned.retained is not None
+    labels = evidence.unlearned.retained.labels
+    without, fewer = as_samples(evidence, labels != 3), as_samples(evidence, (labels != 3) & (labels != 4))
+    audit = examine(without)
+    assert audit.verdict.outcome == "fail", "a class that is gone is damage, where samples were to be forgotten"
+    assert audit.verdict.sentence.endswith("if these were to go altogether, the task is 'classes'.")
+    for plain in (as_samples(evidence, labels >= 0), fewer, dataclasses.replace(without, task="classes")):
+        assert "the task is" not in examine(plain).verdict.sentence
+
+
+def test_a_pass_says_nothing_of_another_task() -> None:
+    world = World(held_out=6000)
+    world.labels["forget"][:] = 3
+    world.labels["retained"][world.labels["retained"] == 3] = 4
+    evidence = fair(world)
+    assert evidence.may_be_classes
+    verdict = examine(evidence).verdict
+    assert verdict.outcome == "pass"
+    assert "the task is" not in verdict.sentence
+
+
 def test_poison_is_judged_by_its_labels() -> None:
     world = World()
     followed, cured = world.answers(memory=4.0), world.answers(memory=-8.0)
@@ -296,6 +347,50 @@ def test_an_earlier_request_needs_strangers() -> None:
     world = World()
     with pytest.raises(DataError, match="held-out"):
         Evidence(Answers(world.answers(memory=0.0).forget), earlier={"a": Before(world.answers(memory=0.0).forget)})
+
+
+# ------------------------------------------------------------------------------------------------- what is printed
+
+
+def test_an_audit_is_printed_as_its_verdict_and_its_checks() -> None:
+    world = World()
+    audit = examine(Evidence(world.answers(memory=0.0, skill=-2.0), world.answers(memory=3.0)), only=["margin"])
+    first, *lines = audit.summary().splitlines()
+    assert str(audit) == audit.summary()
+    assert first == f"fail (T0): {audit.verdict.sentence}"
+    assert lines[: len(audit.verdict.checks)] == [f"  {check.summary()}" for check in audit.verdict.checks]
+    assert lines[len(audit.verdict.checks) :] == [f"  left out: {text}" for text in audit.left_out]
+
+
+@pytest.mark.parametrize(
+    "numbers, words",
+    [
+        ((None, None, None), ""),
+        (
+            (Interval(0.5274, 0.49, 0.5637), (0.4, 0.6), "auc"),
+            " [measured AUC 0.527 (0.490 to 0.564); allowed 0.400 to 0.600]",
+        ),
+        (
+            (Interval(-0.04, -1.73, 0.9), (None, 2.0), "points"),
+            " [measured 0.0 (-1.7 to 0.9) points; allowed at most 2.0 points]",
+        ),
+        ((Interval(1.3, 0.0, 2.7), (5.0, None), "percent"), " [measured 1.3 (0.0 to 2.7) %; allowed at least 5.0 %]"),
+        ((None, (None, 0.14), "share"), " [allowed at most 0.140]"),
+    ],
+)
+def test_a_check_is_one_line_with_its_numbers(numbers: Any, words: str) -> None:
+    assert Check("Still works", "pass", "It does.", *numbers).summary() == f"pass: Still works. It does.{words}"
+
+
+def test_what_an_audit_holds_is_short_to_look_at() -> None:
+    audit = examine(fair(World()))
+    assert repr(audit) == f"Audit(pass: {audit.verdict.sentence})"
+    assert repr(audit.evidence.unlearned.forget) == "Ensemble(models=1, samples=300, classes=10)"
+    assert repr(audit.evidence.unlearned.forget[0]) == "Outputs(samples=300, classes=10)"
+    assert repr(audit.attacks[0].unlearned) == "Separation(AUC 0.527 (0.491 to 0.564), 300 against 1500 samples)"
+    for part in (audit.evidence, audit.attacks):
+        assert "array" not in repr(part)
+        assert len(repr(part)) < 2000
 
 
 # --------------------------------------------------------------------------------------------------------- the rules

@@ -231,6 +231,7 @@ def _resized(root: Path, size: tuple[int, int]) -> torch.Tensor:
         (1, ["--train", "objects.npz"], ["objects.npz cannot be read"]),
         (1, ["--train", "garbage.npz"], ["garbage.npz cannot be read"]),
         (1, ["--train", "onehot.npz"], ["invalid labels", "argmax(1)"]),
+        (1, ["--train", "column.npz"], ["invalid labels", "labels.squeeze(1)"]),
         (1, ["--train", "uneven.npz"], ["240 labels"]),
         (1, ["--train", "list.pt"], ["holds a Tensor"]),
         (1, ["--train", "no_folders"], ["no sub-folders"]),
@@ -247,6 +248,7 @@ def test_data_that_cannot_be_used(
     np.savez(images / "objects.npz", x=np.array([object()]), y=np.array([0]))
     (images / "garbage.npz").write_bytes(b"PK nonsense")
     np.savez(images / "onehot.npz", x=toy.x, y=np.eye(4)[toy.y])
+    np.savez(images / "column.npz", x=toy.x, y=toy.y[:, None])
     np.savez(images / "uneven.npz", x=toy.x[:3], y=toy.y)
     torch.save(torch.zeros(3), images / "list.pt")
     for folder in ("no_folders", "no_images/ant", "broken/ant", "mixed/ant"):

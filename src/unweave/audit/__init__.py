@@ -1,7 +1,8 @@
 """Does a network look as if it had never seen the data? Outputs in, results out; nothing here knows how it forgot.
 
 evidence = Evidence(unlearned=Answers.of(collect(new, forget), collect(new, test)),
-                    original=Answers.of(collect(old, forget), collect(old, test)))
+                    original=Answers.of(collect(old, forget), collect(old, test)),
+                    task="samples")              # or "classes", "poison": what was to be forgotten
 audit = examine(evidence)
 audit.verdict.outcome                        # "pass", "fail" or "inconclusive"
 save(document(audit), "audit.json")          # for unweave.report

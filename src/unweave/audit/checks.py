@@ -40,6 +40,27 @@ class Check:
     blind: bool = False
     """An attack that could not see the original either: it neither speaks for nor against."""
 
+    def summary(self) -> str:
+        """One line for a person: what came out, in words and in numbers."""
+        return f"{self.outcome}: {self.name}. {self.sentence}{self._numbers()}"
+
+    def _numbers(self) -> str:
+        """What was measured and what is allowed, in brackets; nothing where a check has no numbers."""
+        unit = {"percent": " %", "points": " points"}.get(self.unit or "", "")
+
+        def number(value: float) -> str:
+            return f"{value:z.1f}" if unit else f"{value:z.3f}"
+
+        facts = []
+        if self.measured is not None:
+            value, low, high = map(number, (self.measured.value, self.measured.low, self.measured.high))
+            facts.append(f"measured {'AUC ' if self.unit == 'auc' else ''}{value} ({low} to {high}){unit}")
+        if self.allowed is not None:
+            least, most = ("" if bound is None else number(bound) for bound in self.allowed)
+            between = f"{least} to {most}" if least and most else f"at most {most}" if most else f"at least {least}"
+            facts.append(f"allowed {between}{unit}")
+        return f" [{'; '.join(facts)}]" if facts else ""
+
     def document(self) -> dict[str, Any]:
         """As the report's schema wants it."""
         plain = {"name": self.name, "outcome": self.outcome, "sentence": self.sentence}

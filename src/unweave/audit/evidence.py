@@ -7,6 +7,7 @@ about the same samples.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -100,6 +101,8 @@ class Evidence:
     retrained: Answers | None = None
     references: Yardstick | None = None
     task: Task = "samples"
+    """What was to be forgotten: some samples, every sample of their classes, or wrong labels. The outputs do not tell,
+    and under another task than the request's the verdict is wrong."""
     class_names: Sequence[str] = ()
     same_original: bool = False
     """All unlearned models were made of one original. U-LiRA then sees the common origin, and is not judged."""
@@ -138,6 +141,17 @@ class Evidence:
     def removed(self) -> list[int]:
         """The classes that are to go, in a request to remove classes."""
         return self.forget_classes if self.task == "classes" else []
+
+    @property
+    def may_be_classes(self) -> bool:
+        """Whether samples of every class but the forgotten ones were retained, though the task is not to remove those.
+
+        No proof, for the retained samples need not be all there are.
+        """
+        if self.task != "samples" or self.unlearned.retained is None:
+            return False
+        kept = {int(c) for c in self.unlearned.retained.labels}
+        return kept == set(range(self.unlearned.forget.classes)) - set(self.forget_classes)
 
     def name_of(self, label: int) -> str:
         return str(self.class_names[label]) if self.class_names else str(label)
@@ -191,16 +205,21 @@ def _check_yardsticks_are_others(evidence: Evidence) -> None:
 
 
 def _check_no_overlap(evidence: Evidence) -> None:
-    """Refuse held-out samples that are in the forget set, found by the original's outputs: they are no strangers."""
-    answers = evidence.original
-    if answers is None or answers.held_out is None:
+    """Refuse held-out samples that are in the forget set, found by a network's outputs: they are no strangers.
+
+    The network is the original where it is there. Outputs that several samples of a set get tell nothing: so it is with
+    an unlearned network that has collapsed, or one that knows few answers.
+    """
+    given = [(answers.forget, answers.held_out) for _, answers in evidence.groups() if answers.held_out is not None]
+    if not given:
         return
-    forget = {row.tobytes() for row in answers.forget.logits[0]}
-    same = sum(row.tobytes() in forget for row in answers.held_out.logits[0])
-    if len(forget) > 1 and same > OVERLAP * answers.held_out.samples:
+    forget, held_out = given[0]
+    mine, theirs = (Counter(row.tobytes() for row in answers.logits[0]) for answers in (forget, held_out))
+    same = sum(count == mine[row] == 1 for row, count in theirs.items())
+    if len(mine) > 1 and same > OVERLAP * held_out.samples:
         raise DataError(
-            f"{same} of {answers.held_out.samples} held-out samples get the very outputs of a sample of the forget "
-            "set, so they seem to be the same samples. Give held-out samples that nobody was trained on."
+            f"{same} of {held_out.samples} held-out samples get the very outputs of a sample of the forget set, so "
+            "they seem to be the same samples. Give held-out samples that nobody was trained on."
         )
 
 

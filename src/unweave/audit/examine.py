@@ -26,9 +26,9 @@ ATTACKS = (*STRANGER_ATTACKS, "ks", "rmia", *ENSEMBLE_ATTACKS)
 """Every attack and distance by name, in the order they run."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Audit:
-    """What an audit found; ``unweave.audit.document`` makes the JSON of it."""
+    """What an audit found; printed, it is its summary. ``unweave.audit.document`` makes the JSON of it."""
 
     evidence: Evidence
     limits: Thresholds
@@ -40,6 +40,19 @@ class Audit:
     left_out: list[str]
     """What could not be looked at, and why."""
     seed: int
+
+    def __repr__(self) -> str:
+        return f"Audit({self.verdict.outcome}: {self.verdict.sentence})"
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def summary(self) -> str:
+        """A few lines for a person: the verdict, every check it rests on, and what could not be looked at."""
+        tier = self.evidence.tier()["name"]
+        lines = [f"{self.verdict.outcome} ({tier}): {self.verdict.sentence}"]
+        lines += [f"  {check.summary()}" for check in self.verdict.checks]
+        return "\n".join(lines + [f"  left out: {text}" for text in self.left_out])
 
 
 def examine(

@@ -44,7 +44,7 @@ class Interval:
         return {"value": self.value, "low": self.low, "high": self.high}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Separation:
     """How far positives and negatives can be told apart by one score."""
 
@@ -57,6 +57,11 @@ class Separation:
     """Bootstrap draws of (AUC, TPR at 1 % FPR, TPR at 0.1 % FPR), [DRAWS, 3]."""
     models: tuple[int, int]
     samples: tuple[int, int]
+
+    def __repr__(self) -> str:
+        auc, (positives, negatives) = self.auc, self.samples
+        found = f"AUC {auc.value:.3f} ({auc.low:.3f} to {auc.high:.3f})"
+        return f"Separation({found}, {positives} against {negatives} samples)"
 
     @cached_property
     def _curve(self) -> Curve:

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outputs:
     """What one model says about n samples: ``logits`` float64 [n, C], ``labels`` int64 [n]; checked by :meth:`of`."""
 
@@ -47,6 +47,9 @@ class Outputs:
         if table.ndim != 2:
             raise DataError(f"Invalid {what}: shape {list(table.shape)}. Expected logits [samples, classes].")
         return cls(*_checked(table, labels, what))
+
+    def __repr__(self) -> str:
+        return f"Outputs(samples={len(self)}, classes={self.classes})"
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -92,7 +95,7 @@ class Outputs:
         return self.where(~np.isin(self.labels, list(classes)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Ensemble:
     """What N models say about the same n samples: ``logits`` float64 [N, n, C], ``labels`` int64 [n]."""
 
@@ -110,6 +113,9 @@ class Ensemble:
         if table.ndim != 3:
             raise DataError(f"Invalid {what}: shape {list(table.shape)}. Expected logits [models, samples, classes].")
         return cls(*_checked(table, labels, what))
+
+    def __repr__(self) -> str:
+        return f"Ensemble(models={len(self)}, samples={self.samples}, classes={self.classes})"
 
     def __len__(self) -> int:
         """How many models."""
@@ -180,14 +186,14 @@ def collect(model: nn.Module, loader: Loader, what: str = "audit") -> Outputs:
     Raises:
         DataError: a loader that cannot be used. ModelError: outputs that are not logits [n, C].
     """
-    from unweave.batches import checked, device_of, logits_of
+    from unweave.batches import Doubts, checked, device_of, logits_of
     from unweave.rest import at_rest, unwrap
 
-    net = unwrap(model)
+    net, doubts = unwrap(model), Doubts()
     logits, labels = [], []
     with at_rest(net):
-        for inputs, answer in checked(loader, what, device_of(net)):
-            logits.append(logits_of(net, inputs, answer).detach().double().cpu().numpy())
+        for inputs, answer in checked(loader, what, device_of(net), doubts):
+            logits.append(logits_of(net, inputs, answer, doubts).detach().double().cpu().numpy())
             labels.append(answer.cpu().numpy())
     return Outputs.of(np.concatenate(logits), np.concatenate(labels), what)
 
@@ -235,7 +241,10 @@ def _checked(logits: Floats, labels: ArrayLike, what: str) -> tuple[Floats, Ints
     if logits.size == 0:
         raise DataError(f"Invalid {what}: shape {list(logits.shape)} holds nothing.")
     if classes < 2:
-        raise DataError(f"Invalid {what}: {classes} class. A classifier has at least two; give one logit a class.")
+        raise DataError(
+            f"Invalid {what}: {classes} class. A classifier has at least two; give one logit a class (0 and z where a "
+            "single z stands for two classes)."
+        )
     if not np.isfinite(logits).all():
         bad = int((~np.isfinite(logits)).any(-1).sum())
         raise DataError(f"Invalid {what}: NaN or infinite values in {bad} rows. Read the logits before any softmax.")

@@ -29,6 +29,8 @@ from unweave.audit.limits import Thresholds
 
 EARLIER = "Earlier request: "
 """Before the title of an earlier request that was tested again."""
+OTHER_TASK = "No retained sample is of the forgotten classes: if these were to go altogether, the task is 'classes'."
+"""Said where samples of every other class were retained. That is no proof, so it is a hint and no refusal."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +108,10 @@ def _sentence(evidence: Evidence, outcome: Outcome, checks: Sequence[Check]) -> 
     }[evidence.task]
     if outcome == "pass":
         return f"As far as this audit can see, the network behaves as if it had never learnt {what}."
+    hint = f" {OTHER_TASK}" if evidence.may_be_classes else ""
     if outcome == "fail":
         failed = next(check for check in checks if check.outcome == "fail")
-        return f"The network does not behave as if it had never learnt {what}. {failed.sentence}"
+        return f"The network does not behave as if it had never learnt {what}. {failed.sentence}{hint}"
     unclear = sorted((check for check in checks if check.outcome == "inconclusive"), key=lambda check: check.blind)
     why = unclear[0].sentence if unclear else "No attack could be run: held-out samples of the same classes are needed."
-    return f"This audit cannot tell whether the network has forgotten {what}. {why}"
+    return f"This audit cannot tell whether the network has forgotten {what}. {why}{hint}"

@@ -21,7 +21,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from unweave.baselines.conv_products import convolutions_as_products
-from unweave.batches import Inputs, Loader, checked, map_tensors
+from unweave.batches import Inputs, Loader, checked, logits_in, map_tensors
 from unweave.errors import ModelError
 from unweave.samples import Samples
 
@@ -33,7 +33,7 @@ def logits_with(net: nn.Module, weights: Mapping[str, Tensor], inputs: Inputs) -
         output: Any = functional_call(net, replaced, (), dict(inputs))
     else:
         output = functional_call(net, replaced, inputs if isinstance(inputs, (tuple, list)) else (inputs,))
-    logits: Tensor = getattr(output, "logits", output)
+    logits: Tensor = logits_in(output)
     return logits
 
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from unweave.baselines.contract import BaselineResult
 from unweave.baselines.preparation import again, length, observed, seeded, trainable
 from unweave.baselines.recipe import Recipe
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
+from unweave.batches import Doubts, Inputs, Loader, checked, device_of, require_logits, run
 from unweave.descent import only_moving
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
@@ -80,19 +80,9 @@ class Training:
             found = self.answer(self.net, inputs)
         except ValueError as error:  # how PyTorch's norm layers refuse one value per channel; a ModelError is none
             raise self._refusal(error, len(labels)) from error
-        if found.dim() != 2 or len(found) != len(labels) or found.shape[1] < 2 or not found.is_floating_point():
-            raise ModelError(
-                f"The model returned {found.dtype} of shape {list(found.shape)} for {len(labels)} samples. "
-                "Supported: logits [N, C] with C >= 2; wrap a model that returns something else."
-            )
-        low, high = labels.aminmax()
-        classes = found.shape[1]
-        self.doubts.require(
-            (low >= 0) & (high < classes),
-            lambda: DataError(f"Labels from {int(low)} to {int(high)} with {classes} classes. Supported: 0 to C - 1."),
-        )
+        require_logits(found, labels, self.doubts)
         # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
-        return found, labels.clamp(0, classes - 1)
+        return found, labels.clamp(0, found.shape[1] - 1)
 
     def _refusal(self, error: ValueError, count: int) -> Exception:
         """What a ValueError of the network means to the user."""

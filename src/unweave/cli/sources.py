@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from unweave.batches import Loader, checked, map_tensors, reusable
+from unweave.batches import Loader, checked, map_tensors, reusable, why_not_indices
 from unweave.errors import DataError
 
 
@@ -60,11 +60,9 @@ class TensorSource:
     class_names: Sequence[str] | None = None
 
     def __init__(self, what: str, inputs: Tensor, labels: Tensor, batch_size: int) -> None:
-        if labels.dim() != 1 or labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool:
-            raise DataError(
-                f"{what}: invalid labels, {labels.dtype} of shape {list(labels.shape)}. Supported: integer class "
-                "indices of shape [N]; turn one-hot labels into indices with argmax(1)."
-            )
+        problem = why_not_indices(labels)
+        if problem is not None:
+            raise DataError(f"{what}: invalid labels, {problem}")
         if inputs.dim() == 0 or len(inputs) != len(labels) or len(labels) == 0:
             raise DataError(
                 f"{what}: inputs of shape {list(inputs.shape)} with {len(labels)} labels. Supported: as many inputs as "
