@@ -38,10 +38,10 @@ ORDER = [
     {"captured"},
     {"descent"},
     {"result"},
-    {"remarks"},
     {"walk"},
     {"loop"},
     {"classes", "gone"},
+    {"remarks"},
     {"forget"},
     {""},  # the package itself, whose __init__ collects the public names
     {"baselines", "audit"},

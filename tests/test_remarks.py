@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -11,13 +12,16 @@ import pytest
 import torch
 from helpers import in_batches
 from problems import Problem
-from torch import Tensor
+from torch import Tensor, nn
 
 import unweave
 from unweave import remarks, twins
 from unweave.batches import map_tensors
+from unweave.errors import LayerError, MismatchError
+from unweave.loop import Request
 from unweave.rest import fingerprint
-from unweave.twins import marks
+from unweave.samples import Samples
+from unweave.twins import Twins, marks
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +69,48 @@ def test_a_model_that_is_frozen_as_a_whole_was_loaded_to_be_used(points: Problem
     assert not any(weight.requires_grad for weight in result.model.parameters())
 
 
+def test_k_layers_are_the_last_that_are_not_frozen(points: Problem) -> None:
+    problem = with_frozen(points, "4.weight")
+    assert moved(problem, problem.run(layers=1)) == {"2.weight"}
+
+
+def test_where_all_layers_are_frozen_and_other_parameters_are_not_somebody_has_to_choose(points: Problem) -> None:
+    problem = with_frozen(points, "0.weight", "2.weight", "4.weight")
+    with pytest.raises(LayerError, match=r"All layers of the Grams are frozen.*0, 2, 4.*Name those that may move"):
+        problem.run()
+    assert moved(problem, problem.run(layers=["2", "4"])) == {"2.weight", "4.weight"}
+
+
+def test_ranks_agree_on_what_may_move(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    agreed = dict[str, str]()
+    monkeypatch.setattr(sys.modules["unweave.forget"], "agree", lambda _, facts: agreed.update(facts))
+    with_frozen(points, "0.weight").run()
+    assert agreed["layers that may move"] == "2 4"
+
+
+def test_another_model_is_refused_as_such_whatever_its_layers_are_called(points: Problem) -> None:
+    with pytest.raises(MismatchError, match="These Grams belong to model"):
+        unweave.forget(nn.Sequential(points.model), points.forgotten, points.grams, points.val)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell, self.head = nn.LSTM(20, 30, batch_first=True), nn.Linear(30, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.cell(x[:, None])[0][:, 0])
+        return out
+
+
 def test_few_weights_that_can_move_are_told(points: Problem) -> None:
-    problem = with_frozen(points, "0.weight", "2.weight")
-    (said,) = [text for text in problem.run().warnings if "could move" in text]
-    assert said.startswith("only 5 % of the model's parameters could move: others are frozen, left out by layers=, or")
-    assert not any("could move" in text for text in points.run().warnings)
+    net = problems.train(Recurrent(), points.x, points.y, 50)
+    grams = unweave.fit(net, in_batches(points.x, points.y, 100), val=points.val)
+    recurrent = replace(points, model=net, grams=grams)
+    (said,) = [text for text in recurrent.run(epochs=2).warnings if "could move" in text]
+    assert said.startswith("only 2 % of the model's parameters could move: others are in layers of kinds that stay")
+    for quiet in (points.run(), with_frozen(points, "0.weight", "2.weight").run(), recurrent.run(epochs=2, layers=1)):
+        assert not any("could move" in text for text in quiet.warnings)
 
 
 # ----------------------------------------------------------------------------------------------------- what was asked
@@ -81,6 +122,13 @@ def test_a_whole_class_passed_as_samples_is_told(points: Problem) -> None:
     assert "task='classes' (--classes)" in said
     for request in (everything.run(task="classes"), replace(points, forget=everything.forget[1:]).run()):
         assert not any("no training sample of class" in text for text in request.warnings)
+
+
+def test_labels_of_a_class_that_only_wrong_ones_had_are_not_a_class_passed_as_samples(
+    poisoned: tuple[Problem, Tensor],
+) -> None:
+    problem, _ = poisoned
+    assert not any("no training sample of class" in text for text in problem.run(task="poison").warnings)
 
 
 def test_labels_that_are_not_followed_are_not_the_wrong_ones(poisoned: tuple[Problem, Tensor]) -> None:
@@ -101,7 +149,22 @@ def test_right_labels_that_cannot_be_left_cost_nothing(points: Problem) -> None:
     assert result.final.forget_error == result.history[0].forget_error
     assert moved(problem, result) == set()
     assert result.grams is problem.grams
-    assert "(epoch 0)" in result.stopped
+    assert "nothing was changed; the forget error had come to" in result.stopped
+    assert moved(problem, problem.run(task="poison", val=None)) != set(), "nobody saw what it cost"
+
+
+def test_what_was_gained_in_too_few_epochs_is_kept(poisoned: tuple[Problem, Tensor]) -> None:
+    result = poisoned[0].run(task="poison", epochs=7)
+    assert not result.ok
+    assert result.final.epoch == 7
+    assert result.final.forget_error > 0
+
+
+def test_a_walk_that_cannot_go_on_is_kept_from_half_way_on(poisoned: tuple[Problem, Tensor]) -> None:
+    request = SimpleNamespace(config=SimpleNamespace(stop="poison"), val=[], goal=SimpleNamespace(gap=lambda e: e - 80))
+    looks = {error: SimpleNamespace(look=SimpleNamespace(forget_error=error)) for error in (0, 39, 41)}
+    assert Request._worth_keeping(request, looks[39], looks[0]) is looks[0]
+    assert Request._worth_keeping(request, looks[41], looks[0]) is looks[41]
 
 
 def test_samples_to_forget_that_are_not_held_out_are_told(points: Problem) -> None:
@@ -114,9 +177,20 @@ def test_samples_to_forget_that_are_not_held_out_are_told(points: Problem) -> No
         assert not any("among the validation" in text for text in points.run(val=val).warnings)
 
 
-def test_what_any_rank_has_met_counts() -> None:
-    assert remarks.not_held_out([[True, False, False], [True, False, True]])[0].startswith("2 of these 3 samples")
-    assert remarks.not_held_out([[False] * 3] * 2) == []
+def test_what_any_rank_has_met_once_counts() -> None:
+    assert remarks.not_held_out([[1, 0, 0, 2], [0, 0, 1, 0]])[0].startswith("2 of these 4 samples")
+    assert remarks.not_held_out([[0] * 3] * 2) == remarks.not_held_out([]) == []
+    assert remarks.not_held_out([[1, 0, 1], [1, 0, 1]]) == [], "alike by chance, or they would not come twice"
+    assert remarks.not_held_out([[1] * 5 + [0] * 95]) == []
+    assert len(remarks.not_held_out([[1] * 6 + [0] * 94])) == 1
+
+
+def test_samples_that_are_in_a_set_twice_are_not_met() -> None:
+    x = torch.arange(8.0).view(4, 2)
+    some = Twins(Samples([(torch.cat([x, x[:1]]), torch.zeros(5, dtype=torch.long))]))
+    some.show(x[1:3])
+    some.show(x)
+    assert sorted(some.met()) == [0, 0, 1, 2, 2]
 
 
 INPUTS = {
@@ -125,6 +199,8 @@ INPUTS = {
     "halves": torch.randn(50, 5).half(),
     "bytes": torch.randint(0, 255, (50, 6, 6), dtype=torch.uint8),
     "truths": torch.rand(50, 40) > 0.5,
+    "zeros and ones": (torch.rand(50, 40) > 0.5).double(),
+    "conjugate": torch.randn(50, 4, dtype=torch.complex64).conj(),
     "complex": torch.randn(50, 4, dtype=torch.complex64),
     "several": {"a": torch.randn(50, 2), "b": (torch.randn(50, 3), torch.arange(50))},
 }
@@ -141,8 +217,15 @@ def test_a_mark_tells_samples_apart_and_does_not_depend_on_the_batch(
     assert torch.equal(marks(map_tensors(inputs, lambda t: t[order][:20])), whole[order][:20])
     transposed = map_tensors(inputs, lambda t: t.transpose(0, -1).contiguous().transpose(0, -1))
     assert torch.equal(marks(transposed), whole), "the same numbers in another order of memory"
-    monkeypatch.setattr(twins, "ELEMENTS", 7)
+    monkeypatch.setattr(twins, "ELEMENTS", {"cpu": 7})
     assert torch.equal(marks(inputs), whole)
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_round_numbers_are_told_apart_and_quantised_ones_have_marks() -> None:
+    assert len(marks((torch.rand(5000, 50) > 0.5).double()).unique()) == 5000
+    x = torch.quantize_per_tensor(torch.randn(100, 6), 0.05, 0, torch.qint8)
+    assert torch.equal(marks(x[:5]), marks(x)[:5])
 
 
 def test_a_mark_sees_every_number_and_its_place() -> None:
@@ -159,27 +242,54 @@ def test_a_mark_sees_every_number_and_its_place() -> None:
 # ------------------------------------------------------------------------------------------------ what all did together
 
 
-def told_together(points: Problem, forgotten: tuple[str, ...], now: dict[int, float], **shifts: float) -> list[str]:
-    """What is said after a request that left these held-out errors and shifts, by hand."""
+def risen(
+    points: Problem, now: dict[int, float], forgotten: tuple[str, ...] = ("earlier",), samples: int = 500
+) -> list[str]:
+    """What is said where held-out errors have come to this, by hand."""
     grams = points.grams.belonging_to(fingerprint(points.model), forgotten=forgotten, held_out=points.grams.held_out)
-    final = SimpleNamespace(val_error_by_class=now)
-    found = {"0": shifts["since_the_first"]} if "since_the_first" in shifts else {}
-    return remarks.since_the_first(grams, grams, final, found, {"0": shifts.get("in_this", 0.0)})
+    return remarks.risen_since(grams, grams, SimpleNamespace(val_error_by_class=now), samples)
 
 
 def test_damage_that_adds_up_over_requests_is_told(points: Problem) -> None:
     held_out = points.grams.held_out
     assert held_out is not None
     before = {c: 100 * float(held_out.error[c]) for c in range(5)}
-    risen = {c: error + 6 for c, error in before.items()}
-    (said,) = told_together(points, ("earlier",), risen)
+    after = {c: error + 12 for c, error in before.items()}
+    (said,) = risen(points, after)
     mean = sum(before.values()) / 5
-    assert f"rose from {mean:.1f} to {mean + 6:.1f} %: damage adds up" in said
-    assert told_together(points, ("earlier",), {c: error + 4 for c, error in before.items()}) == []
-    assert told_together(points, (), risen) == [], "the first request has its own words for it"
-    (said,) = told_together(points, ("earlier",), before, since_the_first=0.25, in_this=0.1)
+    assert f"rose from {mean:.1f} to {mean + 12:.1f} %: damage adds up" in said
+    assert risen(points, {c: error + 4 for c, error in before.items()}) == []
+    assert risen(points, after, forgotten=()) == [], "the first request has its own words for it"
+    assert risen(points, after, samples=20) == [], "it may be chance"
+    assert risen(points, before | {2: 100.0}) == [], "one class that was forgotten, perhaps not quite"
+    assert risen(points, {}) == []
+    counted = points.grams.origin.labels
+    for labels, said in (((), False), ((0, *counted[1:]), True)):
+        origin = replace(points.grams.origin, forgotten=("earlier",), labels=labels)
+        grams = SimpleNamespace(origin=origin, held_out=held_out)
+        found = remarks.risen_since(grams, grams, SimpleNamespace(val_error_by_class=after), 500)
+        assert bool(found) == said
+    without = replace(held_out, count=torch.tensor([0.0, *held_out.count[1:]]), error=held_out.error.clone())
+    without.error[0] = float("nan")
+    origin = replace(points.grams.origin, forgotten=("earlier",))
+    grams = SimpleNamespace(origin=origin, held_out=without)
+    (text,) = remarks.risen_since(grams, grams, SimpleNamespace(val_error_by_class=after), 500)
+    assert "nan" not in text
+
+
+def test_a_class_that_is_gone_is_not_held_against_later_requests(points: Problem) -> None:
+    own = (points.y == 2).nonzero().flatten()
+    one = replace(points, forget=own).run(task="classes")
+    others = [(x[y != 2], y[y != 2]) for x, y in points.samples(torch.arange(60))]
+    two = unweave.forget(one.model, others, one.grams, points.val, first=points.model)
+    assert not any("damage adds up" in text or "of class 2 rose" in text for text in two.warnings)
+
+
+def test_what_all_requests_did_together_is_told_once() -> None:
+    (said,) = remarks.felt_since({"0": 0.25, "2": 0.1}, {"0": 0.1})
     assert said == "over all requests so far retained samples feel layer '0' change by 25 %: check their errors"
-    assert told_together(points, ("earlier",), before, since_the_first=0.25, in_this=0.21) == [], "said already"
+    assert remarks.felt_since({"0": 0.25}, {"0": 0.21}) == [], "said already"
+    assert remarks.felt_since({"0": 0.19}, {"0": 0.1}) == remarks.felt_since({}, {"0": 0.1}) == []
 
 
 def test_the_shift_since_the_first_model_is_measured_where_it_is_given(
@@ -188,14 +298,7 @@ def test_the_shift_since_the_first_model_is_measured_where_it_is_given(
     one = points.run()
     more = points.samples(torch.arange(40, 60))
     seen = dict[str, float]()
-
-    def noted(
-        grams: object, retained: object, final: object, shift: dict[str, float], now: dict[str, float]
-    ) -> list[str]:
-        seen.update(shift)
-        return []
-
-    monkeypatch.setattr(remarks, "since_the_first", noted)
+    monkeypatch.setattr(remarks, "felt_since", lambda since, _: seen.update(since) or [])
     second = unweave.forget(one.model, more, one.grams, points.val)
     assert seen == {}
     second = unweave.forget(one.model, more, one.grams, points.val, first=points.model)

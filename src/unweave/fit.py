@@ -92,9 +92,9 @@ def fit(
     net = unwrap(model)
     manner = Manner(transform, stride, "tf32" if tf32 else "float32")
     share, kept = _begin(net, loader, layers, manner, resume, save_every)
-    if rank() == 0:  # once, not once for every rank
-        warn_of_augmentation(loader)
     with apart(net, "the pass over the training data"):
+        if rank() == 0:  # once, not once for every rank
+            warn_of_augmentation(loader)
         own, _ = stream(net, share, "training", layers, manner, progress, kept)
     grams = pooled(own)
     if grams.samples < 2:

@@ -15,9 +15,16 @@ from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fit import Progress, observe_val, stream
 from unweave.fsdp import require_whole
-from unweave.gone import check_forget_classes, classes_that_stay, classes_to_choose_from, left_of_classes, said_again
+from unweave.gone import (
+    check_forget_classes,
+    classes_gone,
+    classes_that_stay,
+    classes_to_choose_from,
+    left_of_classes,
+    said_again,
+)
 from unweave.grams import LayerGrams
-from unweave.layers import find_layers, moving
+from unweave.layers import find_layers, moving, select
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import facts_about, gathered_samples, in_order, observe_together, pooled
@@ -50,8 +57,7 @@ def forget(
 
     Args:
         model: the trained model the Grams belong to. It is left untouched. Weights that do not require a gradient stay
-            as they are, unless none of those in the Grams does (a model that was loaded to be used) or ``layers=``
-            names them.
+            as they are, unless ``layers=`` names them, or no parameter does: then it was loaded to be used.
         forget_loader: the samples to forget, as ``(inputs, labels)``, under the transform the Grams were fitted with.
             For ``task="poison"`` the labels are the wrong ones the model was trained on.
         grams: from :func:`unweave.fit`, or ``result.grams`` of the request before.
@@ -77,12 +83,15 @@ def forget(
     original = unwrap(model)
     require_whole(original)
     check_model(original)
-    names = moving(original, config.layers, grams.names)
+    select(config.layers, grams.names)  # a name that is not there is refused before anything is read
     samples = gathered_samples(forget_loader, "forget", device_of(original))
     val = None if val is None else reusable(val)
     with together("the first model"):
         first = None if first is None else _checked_first(first, grams, device_of(original))
     digests = _check_request(original, samples, grams, config, val, first is not None)
+    with together("the choice of layers"):
+        names = moving(original, config.layers, grams.names)
+    agree("the choice of layers", {"layers that may move": " ".join(names)})
 
     if progress is not None:  # to decompose wide layers may take longer than all epochs
         progress("forget", 0, config.epochs)
@@ -92,8 +101,8 @@ def forget(
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
     space = _space(retained.restricted(names), config, grams.names)
-    twins = Twins(samples)
-    seen = None if val is None else observe_val(original, val, twins.show)
+    twins = None if val is None else Twins(samples)
+    seen = None if val is None or twins is None else observe_val(original, val, twins.show)
     held_out = _held_out(grams, seen, before)
     goal = choose_goal(config, before, held_out)
 
@@ -123,14 +132,16 @@ def forget(
         warnings=[
             *remarks.elsewhere(grams, original),
             *remarks.repeated(digests),
-            *remarks.not_held_out(exchange("what validation samples are", twins.met())),
-            *(left_of_classes if config.task == "classes" else remarks.whole_classes)(retained, before),
+            *remarks.not_held_out([] if twins is None else exchange("samples met again", twins.met())),
+            *(left_of_classes(retained, before) if config.task == "classes" else []),
+            *(remarks.whole_classes(retained, before) if config.task == "samples" else []),
             *said_again(net, grams, val),
             *remarks.drifted(space, grams, given),
             *remarks.about_the_labels(loop.history[0], goal, config),
-            *remarks.about_the_end(shift, loop.history[0], final, goal, config),
-            *remarks.since_the_first(grams, retained, final, _since(first, net, retained.restricted(names)), shift),
-            *remarks.what_can_move(net, names),
+            *remarks.about_the_end(shift, loop.history[0], final, goal, config, gone=classes_gone(grams)),
+            *remarks.felt_since(_since(first, net, retained.restricted(names)), shift),
+            *remarks.risen_since(grams, retained, final, 0 if seen is None else len(seen)),
+            *(remarks.what_can_move(net, names) if config.layers is None else []),
         ],
     )
 

@@ -59,6 +59,11 @@ def _with_samples(grams: LayerGrams, before: Outcomes) -> set[int]:
     return {c for c, count in enumerate(grams.origin.labels or (1,) * before.classes) if count}
 
 
+def classes_gone(grams: LayerGrams) -> list[int]:
+    """The classes of which no sample is left; none are known where Grams do not count."""
+    return [c for c, count in enumerate(grams.origin.labels) if not count]
+
+
 def left_of_classes(retained: LayerGrams, before: Outcomes) -> list[str]:
     """A warning for each class that is to be forgotten and of which samples are left."""
     left = {c: retained.origin.labels[c] for c in before.labels.unique().tolist() if retained.origin.labels}
@@ -75,7 +80,7 @@ def said_again(net: nn.Module, grams: LayerGrams, val: Loader | None) -> list[st
 
     Only held-out samples can tell, if there are any of that class.
     """
-    gone = [c for c, count in enumerate(grams.origin.labels) if not count]
+    gone = classes_gone(grams)
     if val is None or not gone:
         return []
     outcomes = observe_val(net, val)

@@ -258,17 +258,25 @@ def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
 
 
 def moving(model: nn.Module, only: Sequence[str] | int | None, names: list[str]) -> list[str]:
-    """The layers that a request may change: those asked for, or else all whose weight requires a gradient.
+    """The layers that a request may change: those named, or else (the last k) whose weight requires a gradient.
 
-    Where no weight does, all of them: the model was loaded to be used, and nobody chose among its layers.
+    Where no parameter of the model does, all of them: it was loaded to be used, and nobody chose among its layers.
 
     Raises:
-        LayerChoiceError: see :func:`select`.
+        LayerChoiceError: see :func:`select`; or all of them are frozen, and other parameters are not.
     """
-    if only is not None:
+    if only is not None and not isinstance(only, int):
+        return select(only, names)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
         return select(only, names)
     layers = find_layers(model, names)
-    return [name for name in names if layers[name].parameter.requires_grad] or names
+    free = [name for name in names if layers[name].parameter.requires_grad]
+    if not free:
+        raise LayerChoiceError(
+            f"All layers of the Grams are frozen (requires_grad=False): {', '.join(names)}. Name those that may move "
+            "with layers= (--layers)."
+        )
+    return select(only, free)
 
 
 def supported() -> list[str]:

@@ -193,12 +193,12 @@ class Request(Walk):
         if self.config.stop == "epochs":
             words = f"All {now.look.epoch} epochs were run, as asked: the forget error is"
             return Ending(f"{words} {now.look.forget_error:.2f} %.", ok=True), now
-        return self._end_at(chosen or self._worth_keeping(now, start))
+        return self._end_at(chosen or now)
 
     def _worth_keeping(self, now: Seen, start: Seen) -> Seen:
-        """Where the walk is; if not half of the wrong labels were left behind, where it began, without its costs."""
+        """Where a walk that cannot go on is; if not half of the wrong labels were left behind, where it began."""
         gained, way = now.look.forget_error - start.look.forget_error, -self.goal.gap(start.look.forget_error)
-        return start if self.config.stop == "poison" and gained < 0.5 * way else now
+        return start if self.config.stop == "poison" and self.val is not None and gained < 0.5 * way else now
 
     def _pace(self, slow: bool, reached: bool) -> None:
         """Longer steps on the way to the target if it goes slowly; shorter ones beyond it."""
@@ -280,11 +280,13 @@ class Request(Walk):
             f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or drove the outputs "
             f"far off their targets{damage}"
         )
-        versus = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
+        came_to = f"{self.history[-1].forget_error:.2f} %, the target {self.goal}"
+        kept = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
+        kept = kept if best.look.epoch else f"nothing was changed; the forget error had come to {came_to}"
         remedy = "Another gamma may help; a larger max_damage accepts more harm to other samples"
         remedy += "; or leave lr out" if self.config.lr is not None else ""
         remedy += "; or some of these labels are right after all" if self.config.task == "poison" else ""
-        return Ending(f"{words}; {versus}. {remedy}.", ok=False), best
+        return Ending(f"{words}; {kept}. {remedy}.", ok=False), best
 
     def _nowhere_to_go(self) -> str:
         full = all(

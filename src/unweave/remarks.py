@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import statistics
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import nn
 
 from unweave.batches import device_of
 from unweave.config import ForgetConfig
+from unweave.gone import classes_gone
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers
 from unweave.outcomes import Outcomes
@@ -23,6 +26,8 @@ LARGE_CLASS_RISE = 10.0
 """A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 LARGE_RISE = 5.0
 """A rise of the held-out error over all requests so far, in points, that is worth a warning."""
+SHARED = 0.05
+"""A share of the forget set that may be alike validation samples by chance."""
 FEW_WEIGHTS = 0.5
 """A share of the parameters below which it is worth saying that no others can move."""
 
@@ -49,10 +54,14 @@ def repeated(digests: tuple[str, ...]) -> list[str]:
     ]
 
 
-def not_held_out(met: Sequence[Sequence[bool]]) -> list[str]:
-    """A warning where samples to forget are among the validation samples; each rank has met some of them."""
-    found, count = sum(map(any, zip(*met, strict=True))), len(met[0])
-    if not found:
+def not_held_out(met: Sequence[Sequence[int]]) -> list[str]:
+    """A warning where samples to forget are among the validation samples; each rank has met some, so often.
+
+    Inputs of a few words or numbers may be alike by chance. Then some come more than once, and those do not count.
+    """
+    count = len(met[0]) if met else 0
+    found = sum(sum(times) == 1 for times in zip(*met, strict=True))
+    if found <= SHARED * count:
         return []
     return [
         f"{found} of these {count} samples are among the validation samples as well, which are to be held out: what is "
@@ -80,7 +89,9 @@ def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]
     return [words]
 
 
-def about_the_end(shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig) -> list[str]:
+def about_the_end(
+    shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig, gone: Collection[int] = ()
+) -> list[str]:
     """What a person should look at even though, or especially because, the request is done."""
     warnings = []
     if not goal.at_least and first.forget_error >= goal.error > 0:
@@ -99,7 +110,7 @@ def about_the_end(shift: dict[str, float], first: Look, final: Look, goal: Goal,
         gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
-    for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE):
+    for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE and c not in gone):
         warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")
     return warnings
 
@@ -128,43 +139,55 @@ def about_the_labels(first: Look, goal: Goal, config: ForgetConfig) -> list[str]
     ]
 
 
-def since_the_first(
-    grams: LayerGrams, retained: LayerGrams, final: Look, shift: Mapping[str, float], shift_now: Mapping[str, float]
-) -> list[str]:
-    """Warnings about what all requests have done together, of which each sees its own share only.
+def felt_since(shift: Mapping[str, float], shift_now: Mapping[str, float]) -> list[str]:
+    """A warning where retained samples feel all requests together, though not the last one by itself.
+
+    Args:
+        shift: since the first model; empty where that is not there, or was the model of this request.
+        shift_now: since the model of this request.
+    """
+    name = max(shift, key=lambda name: shift[name], default="")
+    if not shift.get(name, 0.0) > LARGE_SHIFT >= max(shift_now.values(), default=0.0):
+        return []
+    felt = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %"
+    return [f"over all requests so far {felt}: check their errors"]
+
+
+def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: int) -> list[str]:
+    """A warning where held-out errors have risen over all requests, of which each sees its own share only.
+
+    What counts is the median over classes, so that a class that was forgotten does not, and a rise by chance neither.
 
     Args:
         grams: of before the request; they keep what the first model made of held-out samples.
         retained: what is left of them.
-        final: how the model stands now.
-        shift: since the first model; empty where that is not there, or was the model of this request.
-        shift_now: since the model of this request.
+        final: how the model stands now …
+        samples: … on so many validation samples.
     """
-    warnings = []
-    name = max(shift, key=lambda name: shift[name], default="")
-    if shift.get(name, 0.0) > LARGE_SHIFT >= max(shift_now.values(), default=0.0):
-        felt = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %"
-        warnings.append(f"over all requests so far {felt}: check their errors")
-    kept, after = grams.held_out, final.val_error_by_class
-    if grams.origin.forgotten and kept is not None and after:
-        gone = {c for c, count in enumerate(retained.origin.labels) if not count}
-        known = [c for c in after if kept.count[c] > 0 and c not in gone]
-        before = 100 * float(kept.error[known].mean()) if known else 0.0
-        now = sum(after[c] for c in known) / max(len(known), 1)
-        if now - before > LARGE_RISE:
-            rise = f"the mean of the classes' held-out errors rose from {before:.1f} to {now:.1f} %"
-            warnings.append(f"over all requests so far {rise}: damage adds up. Consider training anew")
-    return warnings
+    kept, after, gone = grams.held_out, final.val_error_by_class, classes_gone(retained)
+    known = [c for c in after or {} if kept is not None and kept.count[c] > 0 and c not in gone]
+    if not grams.origin.forgotten or not grams.origin.labels or kept is None or not after or not known:
+        return []
+    rise = statistics.median(after[c] - 100 * float(kept.error[c]) for c in known)
+    before, now = 100 * float(kept.error[known].mean()), statistics.fmean(after[c] for c in known)
+    share = min(max(now / 100, 0.01), 0.99)
+    by_chance = 100 * math.sqrt(share * (1 - share) * (1 / max(samples, 1) + 1 / float(kept.count.sum())))
+    if rise <= max(LARGE_RISE, 3 * by_chance) or now <= before:
+        return []
+    words = f"the mean of the classes' held-out errors rose from {before:.1f} to {now:.1f} %"
+    return [f"over all requests so far {words}: damage adds up. Consider training anew"]
 
 
 def what_can_move(net: nn.Module, names: Sequence[str]) -> list[str]:
-    """A warning where most of the parameters are in layers that stay as they are."""
+    """A warning where most of what was trained is in layers that stay as they are, because of their kind."""
     layers = find_layers(net, list(names))
     movable = {id(layers[name].parameter): layers[name].parameter.numel() for name in names}
-    share = sum(movable.values()) / sum(p.numel() for p in net.parameters())
+    free = any(parameter.requires_grad for parameter in net.parameters())
+    trained = sum(parameter.numel() for parameter in net.parameters() if parameter.requires_grad or not free)
+    share = sum(movable.values()) / trained
     if share >= FEW_WEIGHTS:
         return []
     return [
-        f"only {100 * share:.0f} % of the model's parameters could move: others are frozen, left out by layers=, or in "
-        "layers of kinds that stay as they are. What those know of the samples, they still know"
+        f"only {100 * share:.0f} % of the model's parameters could move: others are in layers of kinds that stay as "
+        "they are. What those know of the samples, they still know"
     ]

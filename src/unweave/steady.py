@@ -93,7 +93,7 @@ def warn_of_augmentation(loader: Loader) -> None:
             f"the training set gives sample {changed} otherwise each time it is read (random augmentation?): what a "
             "request subtracts would not be what was added. Fit without it.",
             UnweaveWarning,
-            stacklevel=2,
+            stacklevel=4,  # the caller of fit(), and that is by_itself's
         )
 
 

@@ -2,7 +2,7 @@
 
 A sample's mark is a sum of its bits, as integers b of the width of its numbers, with weights w that depend on nothing
 but the place: Σ b w modulo 2⁶⁴. Integers add up the same in any order, on any device and in any batch, so the same
-sample has the same mark wherever it stands, and whatever its label; two others share one about once in 2⁶⁴.
+sample has the same mark wherever it stands, and whatever its label. Two others hardly ever share one.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ from torch import Tensor
 from unweave.batches import Inputs, tensors_of
 from unweave.samples import Samples
 
-ELEMENTS = 1 << 22
-"""How many numbers are turned into integers at a time."""
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of a number → the integers that its bits are read as."""
+ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
+"""How many numbers are turned into integers at a time: what a cache holds, or enough for a GPU."""
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+"""Bytes of a number → the integers that its bits are read as. 64 bits in halves: of round numbers only the highest bits
+are not 0, and with a weight most of those would be beyond the 64th."""
 GOLDEN, MIX = -7046029254386353131, -4658895280553007687
 """Odd numbers of 64 bits, as signed ones, whose multiples look random."""
 
 
 class Twins:
-    """Which samples of a set come by again: show it batches of another one. Nothing waits for a GPU until asked."""
+    """How often samples of a set come by again: show it batches of another one. Nothing waits for a GPU until asked."""
 
     def __init__(self, samples: Samples, size: int = 1024) -> None:
-        self._own = torch.cat([marks(inputs) for inputs, _ in samples.pairs(size)])
-        self._met = torch.zeros_like(self._own, dtype=torch.bool)
+        own = torch.cat([marks(inputs) for inputs, _ in samples.pairs(size)])
+        self._own, self._copies = own.unique(return_counts=True)
+        self._times = torch.zeros_like(self._own)
+        self._count = len(own)
 
     def show(self, inputs: Inputs) -> None:
-        """Note which samples are in this batch."""
-        self._met |= torch.isin(self._own, marks(inputs))
+        """Count the samples that are in this batch."""
+        found = marks(inputs)
+        place = torch.searchsorted(self._own, found).clamp_max(len(self._own) - 1)
+        self._times.index_add_(0, place, (self._own[place] == found).long())
 
-    def met(self) -> list[bool]:
-        """For each sample of the set, whether it came by."""
-        found: list[bool] = self._met.tolist()
-        return found
+    def met(self) -> list[int]:
+        """For each sample of the set, how often it came by; 0 for those that are in the set more than once."""
+        times = torch.where(self._copies == 1, self._times, 0).tolist()
+        return times + [0] * (self._count - len(times))
 
 
 def marks(inputs: Inputs) -> Tensor:
@@ -45,10 +50,11 @@ def marks(inputs: Inputs) -> Tensor:
 
 def _marks(tensor: Tensor, number: int) -> Tensor:
     """The part of one of the input's tensors [N, …], by its place among them."""
-    plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    plain = tensor.int_repr() if tensor.is_quantized else tensor.resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
     bits = plain.detach().contiguous().view(INTEGERS[plain.element_size()]).reshape(len(tensor), -1)
     weights = _mixed(torch.arange(bits.shape[1], device=bits.device) + (number << 40)) | 1
-    rows = max(1, ELEMENTS // max(1, bits.shape[1]))
+    rows = max(1, ELEMENTS.get(bits.device.type, 1 << 20) // max(1, bits.shape[1]))
     return torch.cat([(some.long() * weights).sum(1) for some in bits.split(rows)])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from worlds import CLASSES, World, fair, with_margins
 
 from unweave.audit.behaviour import check_held_out
@@ -96,6 +97,28 @@ def test_the_same_set_twice_does_not_pass() -> None:
         Evidence(**same)
     with pytest.raises(DataError, match=r"300 of 300 held-out samples .* seem to be the same samples"):
         Evidence(same["unlearned"])
+
+
+def test_the_same_samples_several_times_over_are_refused_too() -> None:
+    alone = World().answers(memory=0.0)
+    logits, labels = np.concatenate([alone.forget.logits] * 2, 1), np.concatenate([alone.forget.labels] * 2)
+    with pytest.raises(DataError, match=r"600 of 600 held-out samples"):
+        Evidence(dataclasses.replace(alone, held_out=dataclasses.replace(alone.forget, logits=logits, labels=labels)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_that_are_rounded_to_few_values_are_no_proof_of_the_same_samples(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+
+    def rounded(count: int) -> Ensemble:
+        z = 3 * torch.randn(count, generator=generator)
+        logits = torch.stack([-z + 0.1 * torch.randn(count, generator=generator), z], 1).bfloat16().double()
+        return Ensemble.of(logits[None].numpy(), torch.arange(count).numpy() % 2)
+
+    forget, held_out = rounded(1000), rounded(3000)
+    same = {row.tobytes() for row in forget.logits[0]} & {row.tobytes() for row in held_out.logits[0]}
+    assert len(same) > 0.01 * 3000, "or this says nothing"
+    Evidence(Answers(forget, held_out))
 
 
 def test_some_of_the_same_samples_are_refused_without_the_original() -> None:
