@@ -101,8 +101,7 @@ def forget(
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
     space = _space(retained.restricted(names), config, grams.names)
-    twins = None if val is None else Twins(samples)
-    seen = None if val is None or twins is None else observe_val(original, val, twins.show)
+    seen, met = _watched(original, val, samples)
     held_out = _held_out(grams, seen, before)
     goal = choose_goal(config, before, held_out)
 
@@ -132,7 +131,7 @@ def forget(
         warnings=[
             *remarks.elsewhere(grams, original),
             *remarks.repeated(digests),
-            *remarks.not_held_out([] if twins is None else exchange("samples met again", twins.met())),
+            *remarks.not_held_out(met),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *(remarks.whole_classes(retained, before) if config.task == "samples" else []),
             *said_again(net, grams, val),
@@ -244,6 +243,15 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
         negative=config.negative,
         freeze_at_one=config.freeze_at_one,
     )
+
+
+def _watched(original: nn.Module, val: Loader | None, samples: Samples) -> tuple[Outcomes | None, list[list[int]]]:
+    """What the original makes of the validation samples, and how often each rank met samples to forget among them."""
+    if val is None:
+        return None, []
+    twins = Twins(samples)
+    seen = observe_val(original, val, twins.show)
+    return seen, exchange("the samples that were met again", twins.met())
 
 
 def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> ClassProfile | None:

@@ -104,9 +104,8 @@ def about_the_end(
             "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
             "validation set really held out? It must not hold training samples"
         )
-    name = max(shift, key=lambda name: shift[name], default="")
-    if shift.get(name, 0.0) > LARGE_SHIFT:
-        words = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %: check their errors"
+    most, words = _felt_most(shift)
+    if most > LARGE_SHIFT:
         gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
@@ -146,11 +145,14 @@ def felt_since(shift: Mapping[str, float], shift_now: Mapping[str, float]) -> li
         shift: since the first model; empty where that is not there, or was the model of this request.
         shift_now: since the model of this request.
     """
-    name = max(shift, key=lambda name: shift[name], default="")
-    if not shift.get(name, 0.0) > LARGE_SHIFT >= max(shift_now.values(), default=0.0):
-        return []
-    felt = f"retained samples feel layer {name!r} change by {100 * shift[name]:.0f} %"
-    return [f"over all requests so far {felt}: check their errors"]
+    most, words = _felt_most(shift)
+    return [f"over all requests so far {words}"] if most > LARGE_SHIFT >= _felt_most(shift_now)[0] else []
+
+
+def _felt_most(shift: Mapping[str, float]) -> tuple[float, str]:
+    """The largest change of a layer, and what to say of it."""
+    most, name = max(((value, name) for name, value in shift.items()), default=(0.0, ""))
+    return most, f"retained samples feel layer {name!r} change by {100 * most:.0f} %: check their errors"
 
 
 def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: int) -> list[str]:
