@@ -16,8 +16,9 @@ smaller learning rate forgets more. NTK forgets more with a larger μ: Δ itself
 brings it back to the length of training's own path along Δ, outweighs that; without the trick μ does next to nothing.
 SCRUB's knob is the learning rate: of its settings the one that every notebook of its authors shares, and both its
 passes scale with it. SSD forgets more where α is smaller: more weights are dampened. NegGrad+ weighs the forget set by
-1 − a, for which its authors take 0.0001 and 0.05. Warnecke's second order has the damping s δ; s must stay above half
-the largest eigenvalue, so δ is turned.
+1 − a, for which its authors take 0.0001 and 0.05. Warnecke's second order stops after k of LiSSA's rounds, each of
+which adds about v / s: δ, the damping's other factor, does nothing while k δ is small, so s is turned. Below half the
+largest eigenvalue LiSSA diverges, which counts as a ruined network.
 """
 
 from __future__ import annotations
@@ -42,6 +43,6 @@ KNOBS: dict[str, Knob] = {
     "fisher": Knob("alpha", 1e-6, 1e-11, 1e-2, fixed={"samples": 2000}),
     "ntk": Knob("mu", 0.1, 1e-6, 1e4),
     "first_order": Knob("tau", 2e-5, 1e-8, 1e-2),
-    "second_order": Knob("damping", 1e-4, 1e-7, 0.5, less_forgets_more=True),
+    "second_order": Knob("scale", 2e5, 1e3, 1e10, less_forgets_more=True),
 }
 """Names of settings are those of ``unweave.baselines.BASELINES[method].config``."""
