@@ -1,6 +1,7 @@
 """Parts of an earlier document that are taken over where their outcomes are gone (``--keep FOLDER``).
 
-Some documents consist of parts that rest on outcomes of their own: networks, or runs. Where a folder has outcomes of
+Some documents consist of parts that rest on outcomes of their own: networks, runs, or a method with so many wrong
+labels. Where a folder has outcomes of
 some of them only, the others are taken over from the document of before as they are, and "kept" names them.
 """
 
@@ -13,8 +14,16 @@ from typing import Any
 
 from unweave.errors import ConfigError, MismatchError, StoreError
 
-PARTS = {"layers": "networks", "epochs": "networks", "incremental-long": "runs"}
-"""Experiment → where its document has its parts. ("networks" of table4 and table4-tiny is one network by budgets.)"""
+PARTS = {
+    "layers": "networks",
+    "epochs": "networks",
+    "incremental-long": "runs",
+    "table4": "networks",
+    "table4-tiny": "networks",
+}
+"""Experiment → where its document has its parts."""
+BY_BUDGET = ("table4", "table4-tiny")
+"""Their parts are single cells: a method's of one budget, below a network."""
 
 Document = Mapping[str, Any]
 
@@ -51,23 +60,47 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
     Raises:
         MismatchError: they are of different scales, or one network would need two recipes.
     """
-    kind = PARTS[new["experiment"]]
-    here = {name: part for name, part in new[kind].items() if _has_outcomes(part)}
-    kept = {name: part for name, part in old[kind].items() if name not in here and _has_outcomes(part)}
+    kind, of_new, of_old = PARTS[new["experiment"]], _parts(new), _parts(old)
+    here = {name: part for name, part in of_new.items() if _has_outcomes(part)}
+    kept = {name: part for name, part in of_old.items() if name not in here and _has_outcomes(part)}
     if not kept:
         return dict(new)
     _check_same_terms(new, old)
-    recipes = {setting: old["recipes"][setting] for setting in _settings(kind, kept)}
-    _check_one_recipe_each(new["recipes"], recipes, _settings(kind, here))
-    parts = {**new[kind], **kept}
-    order = [name for name in in_place(new[kind], old[kind]) if name in parts]
+    recipes = {setting: old["recipes"][setting] for setting in _settings(kept)}
+    _check_one_recipe_each(new["recipes"], recipes, _settings(here))
+    parts = {**of_new, **kept}
+    order = [name for name in in_place(of_new, of_old) if name in parts]
     return {
         **{key: value for key, value in new.items() if key != kind},
         "made_by": [*new["made_by"], *(made for made in old["made_by"] if made not in new["made_by"])],
         "recipes": {**new["recipes"], **recipes},
         "kept": [name for name in order if name in kept],
-        kind: {name: parts[name] for name in order},
+        kind: _put_together(new, {name: parts[name] for name in order}),
     }
+
+
+def _parts(document: Document) -> dict[str, Any]:
+    """By name, in order."""
+    found: dict[str, Any] = document[PARTS[document["experiment"]]]
+    if document["experiment"] not in BY_BUDGET:
+        return found
+    return {
+        f"{setting}, {budget}, {method}": cell
+        for setting, budgets in found.items()
+        for budget, cells in budgets.items()
+        for method, cell in cells.items()
+    }
+
+
+def _put_together(document: Document, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What :func:`_parts` took apart; a budget stays where it is, with or without cells."""
+    if document["experiment"] not in BY_BUDGET:
+        return dict(parts)
+    whole: dict[str, Any] = {s: {b: {} for b in budgets} for s, budgets in document["networks"].items()}
+    for name, cell in parts.items():
+        setting, budget, method = name.split(", ")
+        whole.setdefault(setting, {}).setdefault(budget, {})[method] = cell
+    return whole
 
 
 def in_place(new: Collection[str], old: Collection[str]) -> list[str]:
@@ -86,11 +119,9 @@ def _has_outcomes(part: Document) -> bool:
     return bool(part.get("methods", True))
 
 
-def _settings(kind: str, parts: Document) -> set[str]:
-    """The settings that parts are of, by whose names recipes are kept."""
-    if kind == "runs":
-        return {name.partition(",")[0] for name in parts}
-    return {part["request"]["network"] for part in parts.values()}
+def _settings(parts: Document) -> set[str]:
+    """The settings that parts are of, by whose names recipes are kept: told by the part, or in its name."""
+    return {part["request"]["network"] if "request" in part else name.partition(",")[0] for name, part in parts.items()}
 
 
 def _check_same_terms(new: Document, old: Document, terms: Collection[str] = ("scale", "drop")) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from experiments import layers
 from experiments.documents.cells import origin
-from experiments.documents.keeping import PARTS, earlier, in_place, with_kept
+from experiments.documents.keeping import BY_BUDGET, PARTS, earlier, in_place, with_kept
 from experiments.documents.tables import TABLES
 from experiments.reproduce import Options, options_of, reproduce
 from experiments.settings import SMOKE
@@ -88,6 +88,35 @@ def test_missing_runs_are_put_where_they_were() -> None:
     assert found["made_by"] == [NEW], "no entry is there twice"
 
 
+def wrong_labels(note: str, epochs: int, **budgets: list[str]) -> dict[str, Any]:
+    cells = {f"{name[1:]}": {method: {"note": note} for method in methods} for name, methods in budgets.items()}
+    return {**head("table4", [OLD if note == "old" else NEW], 7.0, epochs, "vgg"), "networks": {"vgg": cells}}
+
+
+def test_single_cells_of_the_tables_of_wrong_labels_are_taken_over_and_stand_where_they_stood() -> None:
+    methods = ["poisoned", "clean", "pgu", "match"]
+    old = wrong_labels("old", 80, b50=methods, b100=methods, b150=methods)
+    new = wrong_labels("new", 80, b50=["poisoned", "match", "first_order"], b100=methods, b150=[])
+    found = with_kept(new, old)
+    notes = {
+        budget: {method: cell["note"] for method, cell in cells.items()}
+        for budget, cells in found["networks"]["vgg"].items()
+    }
+    assert list(notes) == ["50", "100", "150"]
+    assert list(notes["50"].items()) == [
+        *zip(["poisoned", "clean", "pgu", "match", "first_order"], ["new", "old", "old", "new", "new"], strict=True)
+    ]
+    assert set(notes["100"].values()) == {"new"}
+    assert list(notes["150"]) == methods
+    assert found["kept"] == ["vgg, 50, clean", "vgg, 50, pgu", *(f"vgg, 150, {method}" for method in methods)]
+    assert found["made_by"] == [NEW, OLD]
+
+
+def test_cells_of_another_recipe_are_refused() -> None:
+    with pytest.raises(MismatchError, match="vgg has outcomes here that were made by another recipe"):
+        with_kept(wrong_labels("new", 80, b50=["match"]), wrong_labels("old", 40, b50=["match", "clean"]))
+
+
 @pytest.mark.parametrize(
     ("new", "old", "order"),
     [("cd", "abcd", "abcd"), ("ad", "abcd", "abcd"), ("dxa", "abcd", "dxabc"), ("xy", "ab", "abxy"), ("", "ab", "ab")],
@@ -118,6 +147,11 @@ def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None
     gone = list(old[PARTS[name]])[-1]
     if PARTS[name] == "runs":
         del new["runs"][gone]
+    elif name in BY_BUDGET:
+        budget, cells = next(iter(old["networks"][gone].items()))
+        method = list(cells)[-1]
+        del new["networks"][gone][budget][method]
+        gone = f"{gone}, {budget}, {method}"
     else:
         new["networks"][gone]["methods"] = {}
     found = with_kept(new, old)

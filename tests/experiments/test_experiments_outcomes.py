@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, table1, table2, table3
+from experiments import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, table1, table2, table3, table4
 from experiments.documents.keeping import PARTS, with_kept
 from experiments.running.work import Work
 from experiments.settings import PAPER
@@ -21,6 +21,7 @@ RESULTS = Path(__file__).parents[2] / "results"
 MADE_OF: list[tuple[tuple[str, ...], ModuleType]] = [
     *((("table1",), module) for module in (table1, attacks)),
     (("resnet18",), table2),
+    (("table4",), table4),
     *((("smallvgg",), module) for module in (table3, class_smallvgg, gamma, incremental_long)),
     *((("smallvgg", "resnet18"), module) for module in (layers, epochs)),
 ]

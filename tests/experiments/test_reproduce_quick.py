@@ -263,14 +263,16 @@ GONE = {
 
 def test_parts_whose_outcomes_are_gone_are_kept_and_the_document_says_so(ran: Ran, tmp_path: Path) -> None:
     shutil.copytree(ran.folder / "rows", tmp_path / "rows")
-    for pattern in {pattern for pattern, _ in GONE.values()}:
+    for pattern in {"*/poison-*/clean", *(pattern for pattern, _ in GONE.values())}:
         for folder in list((tmp_path / "rows").glob(pattern)):
             shutil.rmtree(folder)
     said = list[str]()
     options = Options(tmp_path, SMOKE, device="cpu", stage="assemble", keep=ran.folder)
-    found = reproduce([*GONE, "table4"], options, said.append)
-    assert said[0] == "table4 has no parts: --keep takes nothing over for it"
-    assert "kept" not in found["table4"]
+    found = reproduce([*GONE, "table4", "gamma"], options, said.append)
+    assert said[0] == "gamma has no parts: --keep takes nothing over for it"
+    assert "kept" not in found["gamma"]
+    assert {cell.split(", ")[-1] for cell in found["table4"]["kept"]} == {"clean"}
+    assert found["table4"]["networks"] == ran.documents["table4"]["networks"]
     for name, (_, lost) in GONE.items():
         new, old, parts = found[name], ran.documents[name], PARTS[name]
         assert new["kept"] == lost
