@@ -4,6 +4,7 @@ An experiment is a module with a NAME, ``jobs(work)`` (small, in the order in wh
 cut short) and ``assemble(work)`` (a document from whatever outcomes are there). Experiments share outcomes and networks
 by name, so running several in one folder does nothing twice. Several processes may work in one folder at the same time;
 where they share a GPU they are told so (``crowded``): they divide the jobs among them, and keep errors but no seconds.
+``processes`` starts so many of them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -26,7 +28,8 @@ import torch
 
 from experiments.documents.keeping import PARTS, earlier, with_kept
 from experiments.documents.tables import TABLES
-from experiments.running.jobs import Done, Job, run_jobs
+from experiments.running.jobs import Done, Job, run_jobs, time_left
+from experiments.running.processes import side_by_side, told_by
 from experiments.running.provenance import made_by
 from experiments.running.shares import shared
 from experiments.running.work import Work
@@ -76,6 +79,8 @@ class Options:
     """Run the jobs, assemble the documents, or both."""
     crowded: bool = False
     """Other work runs on the device at the same time, as the same command in another process: no seconds are kept."""
+    processes: int = 1
+    """Processes to start that divide the jobs among them, each of which is crowded by the others."""
     keep: Path | None = None
     """Parts of NAME.json in this folder for which there are no outcomes here are taken over."""
 
@@ -87,20 +92,34 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
         ConfigError: an unknown experiment, stage or device, or nothing to keep. DataError: the data is not there or not
         right. StoreError, MismatchError: what is to be kept is no document, or does not fit the new one; StoreError
         also where documents alone are asked for and there is nothing to assemble one from: the others are written.
-        SystemExit: interrupted (130) or out of GPU memory (1); what is kept has been said.
+        SystemExit: interrupted (130), out of GPU memory or a process failed (1); what is kept has been said.
     """
-    modules = [_module(name) for name in _resolved(names)]
+    names = _resolved(names)
+    modules = [_module(name) for name in names]
+    _check(options)
+    before = _earlier(modules, options, say)  # first: a wrong folder should not come out after hours of jobs
+    work, jobs = _prepared(modules, options)
+    with _cut_short(work, jobs, options, say):
+        if options.stage != "assemble":
+            _run(work, jobs, options, say, names)
+        return {} if options.stage == "run" else _documents(work, modules, before, options, say)
+
+
+def _check(options: Options) -> None:
     if options.stage not in STAGES:
         raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
-    before = _earlier(modules, options, say)  # first: a wrong folder should not come out after hours of jobs
+    if options.processes < 1:
+        raise ConfigError(f"Invalid --processes: {options.processes}. Supported: 1 or more.")
+    if options.processes > 1 and options.workers != "here":
+        raise ConfigError(f"Invalid --processes: {options.processes} beside --workers ray. Supported: one of both.")
+
+
+def _prepared(modules: Sequence[ModuleType], options: Options) -> tuple[Work, list[Job]]:
+    """The work folder and all jobs of the experiments."""
     work = Work(options.out, options.scale, _device(options.device), options.data)
     work.together = options.together if options.workers == "here" else 1  # workers know nothing of each other
     work.download, work.crowded = options.download, options.crowded
-    jobs = _once(job for module in modules for job in module.jobs(work))
-    with _cut_short(work, jobs, options, say):
-        if options.stage != "assemble":
-            _run(work, jobs, options, say)
-        return {} if options.stage == "run" else _documents(work, modules, before, options, say)
+    return work, _once(job for module in modules for job in module.jobs(work))
 
 
 def _resolved(names: Iterable[str]) -> list[str]:
@@ -135,8 +154,10 @@ def _once(jobs: Iterable[Job]) -> list[Job]:
 
 
 @contextmanager
-def _cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> Iterator[None]:
+def _cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say, *, quietly: bool = False) -> Iterator[None]:
     """Ctrl-C or a full GPU, wherever they come, end the run with a line that says what is kept of all of it.
+
+    ``quietly``: of Ctrl-C another process tells.
 
     Raises:
         SystemExit: interrupted (130) or out of GPU memory (1).
@@ -144,7 +165,8 @@ def _cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> I
     try:
         yield
     except KeyboardInterrupt:
-        say(f"Interrupted: {_kept(work, jobs, options)}; the same command goes on")
+        if not quietly:
+            say(f"Interrupted: {_kept(work, jobs, options)}; the same command goes on")
         raise SystemExit(130) from None
     except torch.OutOfMemoryError as error:
         say(
@@ -162,7 +184,12 @@ def _kept(work: Work, jobs: Sequence[Job], options: Options) -> str:
     return f"{sum(work.has(job.name) for job in wanted)} of {len(wanted)} jobs{networks} are kept in {work.folder}"
 
 
-def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
+def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say, names: Sequence[str] = ()) -> None:
+    """Run what is not done, here or by processes that are started for it, which make the jobs anew from their names.
+
+    Raises:
+        SystemExit: 1, where such a process failed and left jobs undone.
+    """
     began = time.monotonic()
     wanted = _matching(jobs, options.jobs)
     _set_aside(work, wanted, say)
@@ -171,16 +198,42 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say) -> None:
             _done(work, [job])  # refuses what was made with other settings, before anything is run
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
+    failed = 0
+    if options.processes == 1:
+        _work_off(work, left, options, say)
+    elif left:
+        codes = side_by_side(partial(_take_part, list(names), options), min(options.processes, len(left)))
+        failed = sum(code != 0 for code in codes)
+    if still := sum(not work.has(job.name) for job in left):
+        why = (
+            f"{failed} of the processes failed" if failed else f"{(time.monotonic() - began) / 60:.1f} minutes are over"
+        )
+        say(f"{why}: {still} jobs left; the same command goes on")
+        if failed:
+            raise SystemExit(1)
+
+
+def _take_part(names: Sequence[str], options: Options, number: int) -> None:
+    """One process's share of the jobs; in a new process, which gets everything anew."""
+    say = told_by(number)
+    options = replace(options, processes=1, crowded=True, together=1)
+    work, jobs = _prepared([_module(name) for name in names], options)
+    left = [job for job in _matching(jobs, options.jobs) if not work.has(job.name)]
+    with _cut_short(work, jobs, options, say, quietly=True):
+        _work_off(work, left, options, say)
+
+
+def _work_off(work: Work, left: Sequence[Job], options: Options, say: Say) -> None:
+    """Run jobs until all are done, by whomever, or the time is over."""
+    began = time.monotonic()
     end = math.inf if options.minutes is None else began + 60 * options.minutes
-    number = 0
     for group in _in_turn(work, left, options, say, lambda: time.monotonic() > end):
         if time.monotonic() > end:
             break
         for job, done in zip(group, _done(work, group, options.workers), strict=True):
-            number += 1
-            say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}")
-    if still := sum(not work.has(job.name) for job in left):
-        say(f"{(time.monotonic() - began) / 60:.1f} minutes are over: {still} jobs left; the same command goes on")
+            number = sum(work.has(one.name) for one in left)  # not our own alone
+            rest = time_left((time.monotonic() - began) / number * (len(left) - number)) if number < len(left) else ""
+            say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}{rest and f'  {rest}'}")
 
 
 def _in_turn(
@@ -344,7 +397,19 @@ def options_of(arguments: argparse.Namespace) -> Options:
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     if arguments.models is not None:
         scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
-    words = ("data", "download", "device", "jobs", "minutes", "stage", "together", "workers", "crowded", "keep")
+    words = (
+        "data",
+        "download",
+        "device",
+        "jobs",
+        "minutes",
+        "stage",
+        "together",
+        "workers",
+        "crowded",
+        "processes",
+        "keep",
+    )
     chosen = {key: getattr(arguments, key) for key in words}
     out = arguments.out or Path("reproduction-quick" if arguments.quick else "reproduction")
     return Options(out, scale, **chosen)

@@ -225,8 +225,10 @@ def _json(value: Any, what: str, indent: int | None = None) -> str:
 
 
 def _progress(done: int, total: int, job: Job, seconds: float, pace: float) -> str:
-    left = pace * (total - done)
-    rest = (
-        "all done" if done == total else f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left"
-    )
+    rest = "all done" if done == total else time_left(pace * (total - done))
     return f"[{done}/{total}] {job.name}: {seconds:.1f} s, {rest}"
+
+
+def time_left(seconds: float) -> str:
+    """In words."""
+    return f"about {seconds / 60:.0f} min left" if seconds > 90 else f"about {seconds:.0f} s left"

@@ -154,7 +154,8 @@ class Work:
         """The data set of a setting, on the device."""
         key = setting.data, setting.limit
         if key not in self._data:
-            self._data[key] = load(setting, self.source, self.device, self.download)
+            with one_at_a_time(self.folder / ".data.lock"):  # one makes the cache, the others then read it
+                self._data[key] = load(setting, self.source, self.device, self.download)
         return self._data[key]
 
     def parts(self, case: Case) -> Parts:

@@ -19,13 +19,13 @@ example:
   unweave reproduce table1 --data cifar10/        table 1 at the paper's size; a GPU is advised
   unweave reproduce table1 --download             the same with the images from where they are published
   unweave reproduce table1 --data cifar10/ --minutes 9     start no job after nine minutes; the same command goes on
-  unweave reproduce table1 --data cifar10/ --crowded       twice at the same time: two processes divide the jobs
+  unweave reproduce table1 --data cifar10/ --processes 5   five processes divide the jobs, and share the GPU
   unweave reproduce table1 --stage assemble       the document from what is there
 
 experiments: table1 table2 table3 table4 table4-tiny class-smallvgg incremental-long gamma layers epochs attacks, all.
 Networks and outcomes are kept in --out as they are done: an interrupted run goes on where it was. Several processes may
-share --out and a GPU, all with --crowded: each takes jobs that nobody else is at, and no seconds are kept, for what is
-timed needs the GPU for itself."""
+share --out and a GPU (--processes, or the same command several times with --crowded): each takes jobs that nobody else
+is at, and no seconds are kept, for what is timed needs the GPU for itself."""
 
 STAGES = ("both", "run", "assemble")
 
@@ -56,6 +56,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--crowded",
         action="store_true",
         help="other work runs on this GPU, as this command once more: jobs are divided, seconds are not kept",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="start so many processes, as N times this command with --crowded --together 1 (default: 1)",
     )
     parser.add_argument("--minutes", type=float, help="start no job after so many minutes")
     parser.add_argument("--stage", choices=STAGES, default="both", help="run jobs, assemble documents, or both")
