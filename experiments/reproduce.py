@@ -28,6 +28,7 @@ import torch
 
 from experiments.documents.keeping import PARTS, earlier, with_kept
 from experiments.documents.tables import TABLES
+from experiments.running.alone import has_locks
 from experiments.running.jobs import Done, Job, run_jobs, time_left
 from experiments.running.processes import side_by_side, told_by
 from experiments.running.provenance import made_by
@@ -89,10 +90,11 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
     """Run and assemble some experiments; OUT/NAME.json for each.
 
     Raises:
-        ConfigError: an unknown experiment, stage or device, or nothing to keep. DataError: the data is not there or not
-        right. StoreError, MismatchError: what is to be kept is no document, or does not fit the new one; StoreError
-        also where documents alone are asked for and there is nothing to assemble one from: the others are written.
-        SystemExit: interrupted (130), out of GPU memory or a process failed (1); what is kept has been said.
+        ConfigError: an unknown experiment, stage or device, processes that cannot be, or nothing to keep. DataError:
+        the data is not there or not right. StoreError, MismatchError: what is to be kept is no document, or does not
+        fit the new one; StoreError also where documents alone are asked for and there is nothing to assemble one from:
+        the others are written.
+        SystemExit: interrupted (130), out of GPU memory or a process failed (1, 2); what is kept has been said.
     """
     names = _resolved(names)
     modules = [_module(name) for name in names]
@@ -106,12 +108,19 @@ def reproduce(names: Iterable[str], options: Options, say: Say = print) -> dict[
 
 
 def _check(options: Options) -> None:
+    """What can be told before anything is read.
+
+    Raises:
+        ConfigError: an unknown stage, or a number of processes that cannot be.
+    """
     if options.stage not in STAGES:
         raise ConfigError(f"Invalid stage: {options.stage!r}. Supported: {', '.join(STAGES)}.")
     if options.processes < 1:
         raise ConfigError(f"Invalid --processes: {options.processes}. Supported: 1 or more.")
     if options.processes > 1 and options.workers != "here":
         raise ConfigError(f"Invalid --processes: {options.processes} beside --workers ray. Supported: one of both.")
+    if options.processes > 1 and not has_locks():
+        raise ConfigError(f"Invalid --processes: {options.processes}. Supported on this system, without locks: 1.")
 
 
 def _prepared(modules: Sequence[ModuleType], options: Options) -> tuple[Work, list[Job]]:
@@ -171,7 +180,7 @@ def _cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say, *, q
     except torch.OutOfMemoryError as error:
         say(
             f"Out of GPU memory: {str(error).splitlines()[0]} {_kept(work, jobs, options)}. Free the GPU or train "
-            "fewer networks at once (--together); the same command goes on"
+            "fewer networks at once (--together, --processes); the same command goes on"
         )
         raise SystemExit(1) from error
 
@@ -184,11 +193,11 @@ def _kept(work: Work, jobs: Sequence[Job], options: Options) -> str:
     return f"{sum(work.has(job.name) for job in wanted)} of {len(wanted)} jobs{networks} are kept in {work.folder}"
 
 
-def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say, names: Sequence[str] = ()) -> None:
+def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say, names: Sequence[str]) -> None:
     """Run what is not done, here or by processes that are started for it, which make the jobs anew from their names.
 
     Raises:
-        SystemExit: 1, where such a process failed and left jobs undone.
+        SystemExit: 1 or 2, where such a process failed and left jobs undone.
     """
     began = time.monotonic()
     wanted = _matching(jobs, options.jobs)
@@ -198,19 +207,17 @@ def _run(work: Work, jobs: Sequence[Job], options: Options, say: Say, names: Seq
             _done(work, [job])  # refuses what was made with other settings, before anything is run
     left = [job for job in wanted if not work.has(job.name)]
     say(f"{len(wanted)} jobs, {len(wanted) - len(left)} of them done before")
-    failed = 0
+    codes = list[int]()
     if options.processes == 1:
         _work_off(work, left, options, say)
     elif left:
-        codes = side_by_side(partial(_take_part, list(names), options), min(options.processes, len(left)))
-        failed = sum(code != 0 for code in codes)
-    if still := sum(not work.has(job.name) for job in left):
-        why = (
-            f"{failed} of the processes failed" if failed else f"{(time.monotonic() - began) / 60:.1f} minutes are over"
-        )
-        say(f"{why}: {still} jobs left; the same command goes on")
-        if failed:
-            raise SystemExit(1)
+        codes = side_by_side(partial(_take_part, list(names), options), min(options.processes, len(left)), say)
+    still = sum(not work.has(job.name) for job in left)
+    if still and any(codes):
+        say(f"{sum(map(bool, codes))} of {len(codes)} processes failed: {_kept(work, jobs, options)}")
+        raise SystemExit(2 if 2 in codes else 1)
+    if still:
+        say(f"{(time.monotonic() - began) / 60:.1f} minutes are over: {still} jobs left; the same command goes on")
 
 
 def _take_part(names: Sequence[str], options: Options, number: int) -> None:
@@ -230,8 +237,9 @@ def _work_off(work: Work, left: Sequence[Job], options: Options, say: Say) -> No
     for group in _in_turn(work, left, options, say, lambda: time.monotonic() > end):
         if time.monotonic() > end:
             break
-        for job, done in zip(group, _done(work, group, options.workers), strict=True):
-            number = sum(work.has(one.name) for one in left)  # not our own alone
+        made = _done(work, group, options.workers)
+        others = sum(work.has(one.name) for one in left) - len(group)  # done before, by whomever
+        for number, (job, done) in enumerate(zip(group, made, strict=True), start=others + 1):
             rest = time_left((time.monotonic() - began) / number * (len(left) - number)) if number < len(left) else ""
             say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}{rest and f'  {rest}'}")
 

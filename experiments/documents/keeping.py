@@ -1,8 +1,8 @@
 """Parts of an earlier document that are taken over where their outcomes are gone (``--keep FOLDER``).
 
 Some documents consist of parts that rest on outcomes of their own: networks, runs, or a method with so many wrong
-labels. Where a folder has outcomes of
-some of them only, the others are taken over from the document of before as they are, and "kept" names them.
+labels. Where a folder has outcomes of some of them only, the others are taken over from the document of before as they
+are, and "kept" names them.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
     over, which have theirs. "seconds" are of what was assembled here alone.
 
     Raises:
-        MismatchError: they are of different scales, or one network would need two recipes.
+        MismatchError: they are of different scales, or one network would need two recipes, or a method two tunings.
     """
     kind, of_new, of_old = PARTS[new["experiment"]], _parts(new), _parts(old)
     here = {name: part for name, part in of_new.items() if _has_outcomes(part)}
-    kept = {name: part for name, part in of_old.items() if name not in here and _has_outcomes(part)}
+    kept = {n: part for n, part in of_old.items() if n not in here and _has_outcomes(part) and _has_place(n, new)}
     if not kept:
         return dict(new)
     _check_same_terms(new, old)
@@ -72,6 +72,7 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
     order = [name for name in in_place(of_new, of_old) if name in parts]
     return {
         **{key: value for key, value in new.items() if key != kind},
+        **_with_trials(new, old, kept),
         "made_by": [*new["made_by"], *(made for made in old["made_by"] if made not in new["made_by"])],
         "recipes": {**new["recipes"], **recipes},
         "kept": [name for name in order if name in kept],
@@ -101,6 +102,30 @@ def _put_together(document: Document, parts: Mapping[str, Any]) -> dict[str, Any
         setting, budget, method = name.split(", ")
         whole.setdefault(setting, {}).setdefault(budget, {})[method] = cell
     return whole
+
+
+def _has_place(name: str, new: Document) -> bool:
+    """A budget that the new document does not ask for has none."""
+    if new["experiment"] not in BY_BUDGET:
+        return True
+    setting, budget, _ = name.split(", ")
+    return budget in new["networks"].get(setting, {})
+
+
+def _with_trials(new: Document, old: Document, kept: Collection[str]) -> dict[str, Any]:
+    """Trials belong to the cells whose settings they chose."""
+    if new["experiment"] not in BY_BUDGET:
+        return {}
+    methods = {name.split(", ")[2] for name in kept}
+    trials = {method: made for method, made in old["tuning"]["methods"].items() if method in methods}
+    here = new["tuning"]["methods"]
+    for method in trials:
+        if here.get(method, trials[method]) != trials[method]:
+            raise MismatchError(
+                f"{method} was tuned here and, in another way, in the document of --keep, so cells of both cannot "
+                "stand in one row. Run the jobs that are missing here, or leave --keep out."
+            )
+    return {"tuning": {**new["tuning"], "methods": {**here, **trials}}}
 
 
 def in_place(new: Collection[str], old: Collection[str]) -> list[str]:

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def has_locks() -> bool:
+    """Whether processes can tell what others are at; not on Windows."""
+    return importlib.util.find_spec("fcntl") is not None
 
 
 @contextlib.contextmanager

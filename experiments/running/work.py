@@ -315,8 +315,13 @@ def in_all(seconds: Sequence[float | None]) -> float | None:
 
 
 def _of_another_tuning(name: str, document: dict[str, Any]) -> bool:
+    """Chosen in another way, or by turning another knob."""
     settings = document["settings"]
-    return "/tuning/" in name or (settings.get("method") in KNOBS and settings.get("tuning") != SCHEME)
+    if "/tuning/" in name or settings.get("method") not in KNOBS:
+        return "/tuning/" in name
+    chosen = document["result"].get("config")  # a trial has none: it names its knob among its settings
+    other = chosen is not None and KNOBS[settings["method"]].name not in chosen
+    return other or settings.get("tuning") != SCHEME
 
 
 def _recipe(setting: Setting) -> str:

@@ -104,7 +104,7 @@ def test_seconds_are_summed_up_over_what_was_timed(tmp_path: Path) -> None:
 def test_an_outcome_says_that_it_was_made_beside_other_work_and_only_then(tmp_path: Path, beside: bool) -> None:
     work = Work(tmp_path, SMOKE, CPU)
     work.crowded = beside
-    run_all(work, [Job("a/b/0", lambda: {"x": 1})], Options(tmp_path, SMOKE), lambda text: None)
+    run_all(work, [Job("a/b/0", lambda: {"x": 1})], Options(tmp_path, SMOKE), lambda text: None, [])
     found = work.document("a/b/0")
     assert found is not None
     assert found["made_by"].get("crowded") == (True if beside else None)

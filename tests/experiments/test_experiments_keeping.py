@@ -89,8 +89,10 @@ def test_missing_runs_are_put_where_they_were() -> None:
 
 
 def wrong_labels(note: str, epochs: int, **budgets: list[str]) -> dict[str, Any]:
-    cells = {f"{name[1:]}": {method: {"note": note} for method in methods} for name, methods in budgets.items()}
-    return {**head("table4", [OLD if note == "old" else NEW], 7.0, epochs, "vgg"), "networks": {"vgg": cells}}
+    cells = {name[1:]: {method: {"note": note} for method in methods} for name, methods in budgets.items()}
+    tuned = {method: [{"by": note}] for methods in budgets.values() for method in methods if method == "first_order"}
+    about = head("table4", [OLD if note == "old" else NEW], 7.0, epochs, "vgg")
+    return {**about, "networks": {"vgg": cells}, "tuning": {"criterion": "val", "methods": tuned}}
 
 
 def test_single_cells_of_the_tables_of_wrong_labels_are_taken_over_and_stand_where_they_stood() -> None:
@@ -110,6 +112,19 @@ def test_single_cells_of_the_tables_of_wrong_labels_are_taken_over_and_stand_whe
     assert list(notes["150"]) == methods
     assert found["kept"] == ["vgg, 50, clean", "vgg, 50, pgu", *(f"vgg, 150, {method}" for method in methods)]
     assert found["made_by"] == [NEW, OLD]
+
+
+def test_cells_come_with_their_trials_and_without_budgets_that_nobody_asks_for() -> None:
+    old = wrong_labels("old", 80, b50=["match", "first_order"], b100=["match"])
+    found = with_kept(wrong_labels("new", 80, b50=["match"]), old)
+    assert found["kept"] == ["vgg, 50, first_order"]
+    assert found["tuning"] == {"criterion": "val", "methods": {"first_order": [{"by": "old"}]}}
+
+
+def test_cells_of_another_tuning_are_refused() -> None:
+    new = wrong_labels("new", 80, b50=["first_order"], b100=[])
+    with pytest.raises(MismatchError, match="first_order was tuned here and, in another way, in the document"):
+        with_kept(new, wrong_labels("old", 80, b50=["first_order"], b100=["first_order"]))
 
 
 def test_cells_of_another_recipe_are_refused() -> None:

@@ -252,7 +252,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 def run(work: Work, *, most: int | None = None, jobs: str = "*") -> list[str]:
     said = list[str]()
     wanted = tuning_jobs(work, CASE, ["scrub", "fine_tune"])[:most]
-    run_all(work, wanted, Options(work.folder, SCALE, jobs=jobs), said.append)
+    run_all(work, wanted, Options(work.folder, SCALE, jobs=jobs), said.append, [])
     return said
 
 
@@ -334,14 +334,16 @@ def test_outcomes_of_another_tuning_are_neither_used_nor_lost(tmp_path: Path) ->
     work = Work(tmp_path, SCALE, torch.device("cpu"))
     folder = f"{CASE.setting.name}/{CASE.name}"
     rows = {"scrub/0": {"method": "scrub"}, "scrub/1": {"method": "scrub", "tuning": SCHEME}}
+    rows |= {"scrub/2": rows["scrub/1"], "scrub/3": rows["scrub/1"]}
     rows |= {"tuning/scrub-0": {"method": "scrub", "trial": {}}, "pgu/0": {"method": "pgu"}, "tuning/original": {}}
+    results = {"scrub/2": {"config": {"alpha": 1.0}}, "scrub/3": {"config": {KNOBS["scrub"].name: 1.0}}}
     for name, settings in rows.items():
         path = work.rows / folder / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"settings": settings, "result": {}}))
+        path.write_text(json.dumps({"settings": settings, "result": results.get(name, {})}))
     old = [name.removeprefix(f"{folder}/") for name in work.names() if work.of_another_tuning(name)]
-    assert old == ["scrub/0", "tuning/original", "tuning/scrub-0"]
-    assert work.seeds_of(f"{folder}/scrub") == [1]
+    assert old == ["scrub/0", "scrub/2", "tuning/original", "tuning/scrub-0"], "another scheme, or another knob"
+    assert work.seeds_of(f"{folder}/scrub") == [1, 3]
     assert work.seeds_of(f"{folder}/pgu") == [0]
     work.set_aside(f"{folder}/scrub/0")
     assert not work.has(f"{folder}/scrub/0")

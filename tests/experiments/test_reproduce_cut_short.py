@@ -75,7 +75,7 @@ def test_out_of_gpu_memory_counts_all_jobs_too(run: Run) -> None:
     assert code == 1
     last = out.splitlines()[-1]
     assert last.startswith(f"Out of GPU memory: Tried to allocate 9 GiB. 3 of 4 jobs are kept in {run.out}. Free ")
-    assert last.endswith("(--together); the same command goes on")
+    assert last.endswith("(--together, --processes); the same command goes on")
 
 
 def test_trainings_that_go_on_where_they_were_are_counted(run: Run) -> None:

@@ -79,7 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     Raises:
         UnweaveError: no checkout here, an unknown name, or data that is not there or not right.
-        SystemExit: interrupted (130) or out of GPU memory (1); what is kept has been said.
+        SystemExit: interrupted (130), out of GPU memory or a process failed (1, 2); what is kept has been said.
     """
     experiments = _experiments()
     options = experiments.options_of(arguments)
