@@ -16,8 +16,10 @@ with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "grams.safetensors"
     unweave.fit(model, train.batches(), val=data.load("val").batches()).save(path)
     del train
+    fitted = model  # with it, later requests take out exactly what was added
     for request in (first, second):
-        result = unweave.forget(model, request.batches(), unweave.LayerGrams.load(path))
+        grams = unweave.LayerGrams.load(path)
+        result = unweave.forget(model, request.batches(), grams, first=fitted)
         print(result.summary())
         assert result.ok, "a request that failed must not replace what it started from"
         model = result.model

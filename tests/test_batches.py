@@ -62,6 +62,15 @@ class NotIterable:
         ([(torch.tensor(1.0), LABELS)], r"shape \[\] with 4 labels.*first axis"),
         ([("four images", LABELS)], r"inputs in batch 0 .*str holds no tensor"),
         ([({}, LABELS)], r"inputs in batch 0 .*dict holds no tensor"),
+        ([(X.numpy(), LABELS)], r"inputs in batch 0 .*ndarray holds no tensor\. Use torch\.as_tensor"),
+        (
+            [(X, X, LABELS)],
+            r"batch 0 .*tuple of 3\. .*\(\(ids, mask\), labels\): \[\(tuple\(b\[:-1\]\), b\[-1\]\) for b in",
+        ),
+        (
+            [{"x": X, "labels": LABELS}],
+            r"batch 0 .*dict\. Supported: a pair .*if k != 'labels'}, b\['labels'\]\) for b in",
+        ),
         ([(X, LABELS), (X / 0, LABELS)], r"inputs in batch 1 .*NaN or infinite.*drop those samples"),
         ([(X * float("nan"), LABELS)], r"inputs in batch 0 .*NaN or infinite.*drop those samples"),
     ],

@@ -1164,7 +1164,11 @@ def test_one_class_that_suffers_is_a_warning_though_the_average_is_fine(points: 
 
 def test_a_validation_set_without_any_error_is_a_warning(points: Problem) -> None:
     learnt = in_batches(points.x[40:], points.y[40:], 100)
-    assert any("really held out" in text for text in points.run(val=learnt).warnings)
+    result = points.run(val=learnt)
+    assert any("really held out" in text for text in result.warnings)
+    first = replace(result.history[0], val_error=1.0)
+    texts = warned(points, first=first, final=first, goal=result.goal)
+    assert not any("held out" in text for text in texts), "a class alone may well have no error"
 
 
 def test_samples_that_look_unseen_from_the_start_are_a_warning(points: Problem) -> None:

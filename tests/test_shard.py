@@ -5,15 +5,27 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+import problems
 import pytest
 import torch
 from helpers import images, in_batches
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import unweave
 from unweave.errors import DataError
-from unweave.shard import Opened, check_share
+from unweave.shard import Opened, check_share, require_each_once
 
 # unweave.shard is the function; the module of that name is only to be had like this.
 shard_module = importlib.import_module("unweave.shard")
@@ -97,6 +109,61 @@ def test_a_padded_share_is_refused(drop_last: bool, words: str) -> None:
         check_share(DataLoader(data, 2, sampler=sampler), "training")
     even = DistributedSampler(data, 5, 0, drop_last=drop_last)
     check_share(DataLoader(data, 2, sampler=even), "training")
+
+
+def loaders() -> dict[str, tuple[Any, str]]:
+    data, equal = Watched(5), torch.ones(5)
+    return {
+        "the rest dropped": (DataLoader(data, 2, drop_last=True), r"leaves 1 of 5 samples out \(drop_last=True\)"),
+        "shuffled, dropped": (DataLoader(data, 3, shuffle=True, drop_last=True), "leaves 2 of 5 samples out"),
+        "batches of one's own": (
+            DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 4, drop_last=True)),
+            "leaves 1 of 5",
+        ),
+        "a share of a loader": (shard_module.Picked(DataLoader(data, 2, drop_last=True), 0, 2), "leaves 1 of 5"),
+        "weighed": (
+            DataLoader(data, 2, sampler=WeightedRandomSampler(equal, 5)),
+            "WeightedRandomSampler that draws 5 of 5 samples with replacement",
+        ),
+        "weighed, too few": (
+            DataLoader(data, 2, sampler=WeightedRandomSampler(equal, 3, replacement=False)),
+            r"draws 3 of 5 samples\. Every sample",
+        ),
+        "drawn again": (DataLoader(data, 2, sampler=RandomSampler(data, replacement=True)), "with replacement"),
+        "drawn too few": (DataLoader(data, 2, sampler=RandomSampler(data, num_samples=4)), "draws 4 of 5 samples"),
+    }
+
+
+@pytest.mark.parametrize("name", loaders())
+def test_a_loader_that_leaves_samples_out_or_repeats_some_is_refused(name: str) -> None:
+    loader, words = loaders()[name]
+    with pytest.raises(DataError, match=f"The training loader .*{words}"):
+        require_each_once(loader, "training")
+
+
+def test_loaders_that_yield_every_sample_once_are_not() -> None:
+    data = Watched(6)
+    for loader in (
+        DataLoader(data, 4),
+        DataLoader(data, 4, shuffle=True),
+        DataLoader(data, 3, drop_last=True),
+        DataLoader(data, 4, sampler=SubsetRandomSampler([1, 3])),
+        DataLoader(data, 4, sampler=WeightedRandomSampler(torch.ones(6), 6, replacement=False)),
+        DataLoader(data, batch_size=None),
+        DataLoader(Stream(), 4, drop_last=True),  # nobody knows how many there are
+        [(torch.ones(2, 1), torch.zeros(2))],
+    ):
+        require_each_once(loader, "training")
+
+
+def test_fit_and_forget_refuse_such_loaders() -> None:
+    problem = problems.points()
+    asked = TensorDataset(*(torch.cat(part) for part in zip(*problem.forgotten, strict=True)))
+    dropping = DataLoader(asked, len(asked) - 1, drop_last=True)
+    with pytest.raises(DataError, match="The training loader leaves 1 of"):
+        unweave.fit(problem.model, dropping)
+    with pytest.raises(DataError, match="The forget loader leaves 1 of"):
+        unweave.forget(problem.model, dropping, problem.grams, problem.val)
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 5])

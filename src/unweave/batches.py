@@ -126,10 +126,19 @@ def _ordinary(tensor: Tensor) -> Tensor:
     return tensor.clone() if tensor.is_inference() and not torch.is_inference_mode_enabled() else tensor
 
 
+def _as_a_pair(batch: Any) -> str:
+    """The way to make one of what other loops are fed with, if it is known."""
+    if isinstance(batch, Mapping) and "labels" in batch:
+        return " Of this dict: [({k: v for k, v in b.items() if k != 'labels'}, b['labels']) for b in loader]."
+    if isinstance(batch, (tuple, list)) and len(batch) > 2:
+        return " Inputs are one thing, as in ((ids, mask), labels): [(tuple(b[:-1]), b[-1]) for b in loader]."
+    return ""
+
+
 def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
     if not isinstance(batch, (tuple, list)) or len(batch) != 2:
         got = f"{type(batch).__name__} of {len(batch)}" if isinstance(batch, (tuple, list)) else type(batch).__name__
-        raise DataError(f"Invalid {where}: {got}. Supported: a pair (inputs, labels).")
+        raise DataError(f"Invalid {where}: {got}. Supported: a pair (inputs, labels).{_as_a_pair(batch)}")
     inputs, labels = batch
     try:
         labels = torch.as_tensor(labels)
@@ -142,7 +151,7 @@ def _check_batch(batch: Any, where: str) -> tuple[Inputs, Tensor]:
         raise DataError(f"Invalid labels in {where}: {problem}")
     tensors = list(tensors_of(inputs))
     if not tensors:
-        raise DataError(f"Invalid inputs in {where}: {type(inputs).__name__} holds no tensor.")
+        raise DataError(f"Invalid inputs in {where}: {type(inputs).__name__} holds no tensor. Use torch.as_tensor.")
     for tensor in tensors:
         if tensor.dim() == 0 or len(tensor) != len(labels):
             raise DataError(

@@ -27,7 +27,7 @@ from unweave.outcomes import ClassProfile, Outcomes, read_batch
 from unweave.pool import apart, facts_about, observe_shares, opened, pooled
 from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 from unweave.resume import Kept
-from unweave.shard import Opened, require_order
+from unweave.shard import Opened, require_each_once, require_order
 from unweave.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
@@ -125,6 +125,8 @@ def _begin(
     save_every: int,
 ) -> tuple[Loader, Kept | None]:
     """See that the ranks mean the same, and where an earlier pass has left off: what is left to read, and its file."""
+    with together("the training loader"):
+        require_each_once(loader, "training")
     share = opened(loader, "training")
     if ranks() > 1:
         with together("the model"):

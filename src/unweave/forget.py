@@ -31,6 +31,7 @@ from unweave.pool import facts_about, gathered_samples, in_order, observe_togeth
 from unweave.rest import at_rest, by_itself, check_model, duplicate, fingerprint, unwrap
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
+from unweave.shard import require_each_once
 from unweave.space import CoreSpace
 from unweave.stopping import choose_goal
 from unweave.trust import TrustRegion, last_linear
@@ -84,6 +85,8 @@ def forget(
     require_whole(original)
     check_model(original)
     select(config.layers, grams.names)  # a name that is not there is refused before anything is read
+    with together("the forget loader"):
+        require_each_once(forget_loader, "forget")
     samples = gathered_samples(forget_loader, "forget", device_of(original))
     val = None if val is None else reusable(val)
     with together("the first model"):
@@ -174,11 +177,14 @@ def _check_request(
     facts = {"configuration": repr(config), "model": found[:12], "first= given": str(first)}
     agree("the request", facts_about(grams) | facts)
     digests = samples.digests(grams.origin.key)
-    again = len(set(digests) & set(grams.origin.forgotten))
+    gone = set(grams.origin.forgotten)
+    again = [position for position, digest in enumerate(digests) if digest in gone]
     if again:
+        which = ", ".join(map(str, again[:10])) + (", …" if len(again) > 10 else "")
         raise MismatchError(
-            f"{again} of these {len(samples)} samples were forgotten before: they are already out of the Grams. Leave "
-            "them out; to try again with other settings, start from the model and Grams of before that request."
+            f"{len(again)} of these {len(samples)} samples were forgotten before (in the order of the loader, from 0: "
+            f"{which}): they are already out of the Grams. Leave them out; to try again with other settings, start "
+            "from the model and Grams of before that request."
         )
     if config.stop == "paper" and val is None:
         raise DataError("stop='paper' compares with the validation error after every epoch. Pass val= (--val).")

@@ -249,7 +249,7 @@ def select(only: Sequence[str] | int | None, names: list[str]) -> list[str]:
         only = [only]
     for name in only:
         if name not in names:
-            near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.0)
+            near = difflib.get_close_matches(str(name), names, n=1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise LayerChoiceError(f"Unknown layer {name!r}.{hint} Known: {', '.join(names)}.")
     if not only:

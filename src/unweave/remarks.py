@@ -99,7 +99,7 @@ def about_the_end(
             f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
             "these samples trained on, under this very transform, and is the validation set held out?"
         )
-    if not goal.at_least and goal.error == 0:
+    if not goal.at_least and goal.error == 0 and not first.val_error:  # one of another class that is wrong clears it
         warnings.append(
             "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
             "validation set really held out? It must not hold training samples"

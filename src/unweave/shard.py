@@ -12,7 +12,14 @@ import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    WeightedRandomSampler,
+)
 
 from unweave.batches import Loader, tensors_of
 from unweave.distributed import exchange, rank, ranks
@@ -109,6 +116,34 @@ def check_share(loader: Loader, what: str) -> None:
             f"The {what} loader has a DistributedSampler, which {does} to cut {samples} samples into {shares} even "
             "shares. Every sample must count once: pass unweave.shard(loader) of a loader without that sampler."
         )
+
+
+def require_each_once(loader: Loader, what: str) -> None:
+    """Refuse a DataLoader that is known to leave samples out or to draw some twice, as one for training may.
+
+    Raises:
+        DataError: a sampler that draws with replacement or too few, or ``drop_last=True`` where a batch is not full.
+    """
+    loader = loader.loader if isinstance(loader, Picked) else loader
+    if not isinstance(loader, DataLoader) or not by_batches(loader):
+        return
+    inner = loader.batch_sampler
+    sampler = inner.sampler if isinstance(inner, BatchSampler) else loader.sampler
+    if isinstance(sampler, (RandomSampler, WeightedRandomSampler)):
+        known = len(sampler.weights if isinstance(sampler, WeightedRandomSampler) else sampler.data_source)
+        if sampler.replacement or sampler.num_samples != known:
+            raise DataError(
+                f"The {what} loader has a {type(sampler).__name__} that draws {sampler.num_samples} of {known} samples"
+                f"{' with replacement' if sampler.replacement else ''}. Every sample must count once: pass a loader "
+                "without that sampler."
+            )
+    if isinstance(inner, BatchSampler) and inner.drop_last and isinstance(sampler, Sized):
+        left = len(sampler) % inner.batch_size
+        if left:
+            raise DataError(
+                f"The {what} loader leaves {left} of {len(sampler)} samples out (drop_last=True). Every sample must "
+                "count once: pass a loader with drop_last=False."
+            )
 
 
 class Opened:

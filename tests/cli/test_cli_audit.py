@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 from safetensors.torch import save_file
-from toy_project import Cli, Toy, files
+from toy_project import POISONED, Cli, Toy, files
 from worlds import CLASSES, World, fair
 
 import unweave.report
@@ -146,6 +146,45 @@ def test_classes_and_poison_say_what_they_are(fitted: Path, cli: Cli) -> None:
     found = json.loads((fitted / "audit.json").read_text())
     assert found["request"]["task"] == "classes"
     assert [place["class"] for place in found["destinations"]] == ["2", "2"]
+
+
+def test_the_task_is_the_requests(fitted: Path, cli: Cli) -> None:
+    (fitted / "bad.txt").write_text("\n".join(map(str, range(POISONED))))
+    assert cli("forget", "--ids", "bad.txt", "--task", "poison").code == 0
+    assert cli("audit", "--ids", "bad.txt").code in (0, 3, 4)
+    assert json.loads((fitted / "audit.json").read_text())["request"]["task"] == "poison"
+
+
+def test_another_task_may_be_said(fitted: Path, toy: Toy, cli: Cli) -> None:
+    (fitted / "class.txt").write_text("\n".join(map(str, np.flatnonzero(toy.y == 2))))
+    assert cli("forget", "--classes", "2").code == 0
+    assert cli("audit", "--ids", "class.txt", "--task", "samples").code in (0, 3, 4)
+    assert json.loads((fitted / "audit.json").read_text())["request"]["task"] == "samples"
+
+
+def test_samples_of_every_class_are_no_classes_that_went(forgotten: Path, cli: Cli) -> None:
+    refused = cli("audit", "--ids", "ids.txt", "--task", "classes")
+    assert refused.code == 2
+    assert "these samples are of all classes there are. Use" in refused.err
+
+
+def test_a_request_of_a_few_samples_is_audited_too(fitted: Path, cli: Cli) -> None:
+    (fitted / "few.txt").write_text("20\n21\n22")
+    assert cli("forget", "--ids", "few.txt").code == 0
+    done = cli("audit", "--ids", "few.txt")
+    assert done.code in (3, 4), done.err
+    found = (fitted / "audit.json").read_text()
+    assert "Features were not probed: that takes 10 forgotten samples, there are 3." in found
+
+
+def test_without_a_record_the_settings_say_the_task(fitted: Path, cli: Cli) -> None:
+    (fitted / "bad.txt").write_text("\n".join(map(str, range(POISONED))))
+    assert cli("forget", "--poisoned", "bad.txt").code == 0
+    (fitted / "forgotten.json").unlink()
+    with open(fitted / "unweave.toml", "a") as settings:
+        settings.write('\n[forget]\ntask = "poison"\n')
+    assert cli("audit", "--ids", "bad.txt").code in (0, 3, 4)
+    assert json.loads((fitted / "audit.json").read_text())["request"]["task"] == "poison"
 
 
 def test_outputs_on_disk(here: Path, cli: Cli) -> None:
@@ -295,7 +334,7 @@ def test_what_was_typed_wrong(forgotten: Path, cli: Cli, flags: list[str], words
 def test_what_to_audit_must_be_said_once(here: Path, cli: Cli) -> None:
     assert cli("audit").code == 2
     assert cli("audit", "o.npz", "--ids", "ids.txt").code == 2
-    assert cli("audit", "--ids", "ids.txt", "--task", "classes").code == 2
+    assert cli("audit", "--poisoned", "ids.txt", "--task", "poison").code == 2
 
 
 def test_an_audit_is_not_overwritten(here: Path, cli: Cli) -> None:

@@ -177,6 +177,33 @@ def test_the_same_request_again(fitted: Path, cli: Cli) -> None:
     assert files(fitted) == there
 
 
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
+def test_a_class_goes_though_some_of_it_went_before(fitted: Path, toy: Toy, cli: Cli) -> None:
+    of_it = np.flatnonzero(toy.y == 1)
+    (fitted / "some.txt").write_text("\n".join(map(str, of_it[:3])))
+    assert cli("forget", "--ids", "some.txt").code == 0
+    chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "2.safetensors")
+    done = cli("forget", "--classes", "1", "--drop", *chained, "--json")
+    assert done.code in (0, 3), done.err
+    assert f"3 of the {len(of_it)} samples of these classes were forgotten before, and are left out" in done.err
+    assert done.record["samples"] == len(of_it) - 3
+
+
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
+def test_another_request_that_began_at_the_same_place_is_told_of(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    (fitted / "other.json").write_text('["something else"]')
+    again = cli("forget", "--ids", "ids.txt", "--force")
+    assert (again.code, again.err) == (0, ""), "the same place: tried again"
+    beside = cli("forget", "--ids", "more.txt", "--out", "2.safetensors")
+    assert beside.code == 0
+    assert "forgotten.json: another request began with these weights and Grams" in beside.err
+    chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "3.safetensors")
+    after = cli("forget", "--ids", "more.txt", *chained)
+    assert "another request" not in after.err
+
+
 def test_the_next_request_starts_from_the_last(fitted: Path, cli: Cli) -> None:
     assert cli("forget", "--ids", "ids.txt").code == 0
     (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
@@ -190,6 +217,7 @@ def test_the_next_request_starts_from_the_last(fitted: Path, cli: Cli) -> None:
     assert unweave.LayerGrams.load(fitted / "2.grams.safetensors").samples == 240 - 24 - 20
 
 
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
 def test_with_the_first_weights_the_next_request_takes_out_what_was_added(fitted: Path, cli: Cli) -> None:
     assert cli("forget", "--ids", "ids.txt").code == 0
     (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))

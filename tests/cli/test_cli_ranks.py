@@ -43,6 +43,7 @@ def torchrun(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
 def test_two_processes_write_what_one_writes(fitted: Path, cli: Cli) -> None:
     grams = unweave.LayerGrams.load(fitted / "grams.safetensors")
     done = torchrun("fit", "--json", "--grams", "two.safetensors")

@@ -119,6 +119,11 @@ class Evidence:
             raise DataError(f"{len(self.class_names)} class names for {self.unlearned.forget.classes} classes.")
         if len(set(self.class_names)) < len(self.class_names):
             raise DataError("Two classes have the same name. Give each its own.")
+        if len(self.removed) == self.unlearned.forget.classes:
+            raise ConfigError(
+                "task='classes' is for requests to remove whole classes, and these samples are of all classes there "
+                "are. Use task='samples' (or 'poison')."
+            )
         _check_yardsticks_are_others(self)
         _check_no_overlap(self)
         _check_yardstick(self.references, self.unlearned)

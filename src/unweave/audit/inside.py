@@ -13,7 +13,7 @@ from torch import nn
 
 from unweave.audit.attack import AttackResult, DistanceResult
 from unweave.audit.measure import Separation
-from unweave.audit.probe import LinearProbe, penultimate, probe
+from unweave.audit.probe import FOLDS, LinearProbe, penultimate, probe
 from unweave.audit.relearn import relearn_time
 from unweave.batches import Loader
 from unweave.errors import ModelError
@@ -26,6 +26,22 @@ class Inside:
     attacks: list[AttackResult] = field(default_factory=list)
     distances: list[DistanceResult] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
+
+
+def _probe_features(
+    found: Inside, networks: Mapping[str, nn.Module], forget: Loader, held_out: Loader, seed: int
+) -> None:
+    """Add what the probe of each network's features finds, or why there is none."""
+    try:
+        separations: dict[str, Separation] = {
+            name: probe(penultimate(net, forget), penultimate(net, held_out), seed=seed)
+            for name, net in networks.items()
+        }
+    except ModelError as error:
+        found.left_out.append(f"Features were not probed: {error}")
+        return
+    original, retrained = separations.get("original"), separations.get("retrained")
+    found.attacks.append(AttackResult(LinearProbe, separations["unlearned"], original, retrained, False, True))
 
 
 def look_inside(
@@ -42,19 +58,14 @@ def look_inside(
         seed: of folds, permutations and batches.
 
     Raises:
-        DataError: too few samples, or a class without held-out ones.
+        DataError: too few held-out samples, or a class without any.
     """
     found = Inside()
-    try:
-        separations: dict[str, Separation] = {
-            name: probe(penultimate(net, forget), penultimate(net, held_out), seed=seed)
-            for name, net in networks.items()
-        }
-    except ModelError as error:
-        found.left_out.append(f"Features were not probed: {error}")
+    count = sum(len(labels) for _, labels in forget)
+    if count < 2 * FOLDS:
+        found.left_out.append(f"Features were not probed: that takes {2 * FOLDS} forgotten samples, there are {count}.")
     else:
-        original, retrained = separations.get("original"), separations.get("retrained")
-        found.attacks.append(AttackResult(LinearProbe, separations["unlearned"], original, retrained, False, True))
+        _probe_features(found, networks, forget, held_out, seed)
     if "retrained" in networks and relearn:
         first, on_trial, never = (networks[name] for name in ("original", "unlearned", "retrained"))
         found.distances.append(

@@ -20,7 +20,8 @@ HELP = "Check with attacks and statistics whether the samples were forgotten: pa
 
 USAGE = """\
 unweave audit OUTPUTS [--task TASK] [--attack NAME ...] [--audit-out PATH] [--page PATH] [--LIMIT VALUE ...]
-       unweave audit (--ids FILE | --poisoned FILE | --classes 0,3 | --all) [--config PATH] [--SETTING VALUE ...]"""
+       unweave audit (--ids FILE [--task TASK] | --poisoned FILE | --classes 0,3 | --all [--task TASK])
+                     [--config PATH] [--SETTING VALUE ...]"""
 
 EXAMPLE = """\
 examples:
@@ -50,7 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--earlier", action="append", metavar="FILE", help="ids of an earlier request, to be tested again; repeatable"
     )
-    parser.add_argument("--task", choices=("samples", "classes", "poison"), help="with OUTPUTS (default: samples)")
+    parser.add_argument(
+        "--task", choices=("samples", "classes", "poison"), help="(default: that of the request's record, else samples)"
+    )
     parser.add_argument(
         "--same-original", action="store_true", help="with OUTPUTS: all unlearned models were made of one original"
     )
@@ -105,8 +108,8 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         arguments.parser.error("give either OUTPUTS, or one of --ids, --poisoned, --classes, --all")
     if arguments.outputs and arguments.earlier:
         arguments.parser.error("--earlier goes with --ids and the like; OUTPUTS has arrays earlier_…")
-    if arguments.task and not arguments.outputs:
-        arguments.parser.error("--task goes with OUTPUTS; --poisoned and --classes say it themselves")
+    if arguments.task and (arguments.poisoned or arguments.classes):
+        arguments.parser.error("--task goes with OUTPUTS, --ids and --all; --poisoned and --classes say it themselves")
 
 
 def _inputs(arguments: argparse.Namespace, values: Values) -> dict[str, Path | None]:

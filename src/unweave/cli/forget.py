@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -146,6 +147,7 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     from unweave.cli.model import load_model
     from unweave.cli.selection import select
     from unweave.cli.words import FIT_FIRST, belong_together, for_the_shell
+    from unweave.rest import fingerprint
 
     config = _config(arguments, values)
     model = load_model(values)
@@ -153,7 +155,9 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     with for_the_shell(FIT_FIRST):
         grams = unweave.LayerGrams.load(values.require("fit", "grams"))
     _require_transform(values, grams)
-    selection = select(arguments, values)
+    selection = _not_gone_yet(select(arguments, values), grams)
+    if fingerprint(model) == grams.origin.model:  # else the request is refused
+        _tell_of_others(values, grams)
     if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
         unweave.drop_classes(model, selection.classes)
     val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
@@ -161,6 +165,47 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
         loader = unweave.shard(selection.loader)
         result = unweave.forget(model, loader, grams, val=val, config=config, first=first, progress=report)
     return grams.origin.model, selection, result
+
+
+def _not_gone_yet(selection: Selection, grams: LayerGrams) -> Selection:
+    """Of whole classes, what no earlier request has taken out: who says --classes cannot leave samples out."""
+    from dataclasses import replace
+
+    from unweave.cli.past import Past
+    from unweave.errors import UnweaveWarning
+
+    if not selection.classes or not selection.positions or selection.source is None:
+        return selection
+    past = Past(grams.origin.key, frozenset(grams.origin.forgotten))
+    left = past.kept(selection.source, selection.positions, len(selection.positions))
+    if not left or len(left) == len(selection.positions):
+        return selection
+    warnings.warn(
+        f"{len(selection.positions) - len(left)} of the {len(selection.positions)} samples of these classes were "
+        "forgotten before, and are left out of this request",
+        UnweaveWarning,
+        stacklevel=2,
+    )
+    return replace(selection, loader=selection.source.only(left), positions=tuple(left))
+
+
+def _tell_of_others(values: Values, grams: LayerGrams) -> None:
+    """Warn where another request began with the same weights: what that one took out, this one leaves in."""
+    from unweave.cli.outputs import Places
+    from unweave.cli.ranks import is_first
+    from unweave.cli.record import began_with
+    from unweave.errors import UnweaveWarning
+
+    places = Places.of(values)
+    others = [path for path in began_with(places.weights.parent, grams.origin.model) if path != places.result]
+    if others and is_first():  # with --force the same request may be tried again
+        warnings.warn(
+            f"{', '.join(path.name for path in others)}: another request began with these weights and Grams, and what "
+            "it took out is still in what this one writes. To go on from it, name what it wrote with --weights and "
+            "--grams, and the first weights with --first",
+            UnweaveWarning,
+            stacklevel=2,
+        )
 
 
 def _require_transform(values: Values, grams: LayerGrams) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import sys
 import traceback
 import warnings
@@ -67,7 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parsed(words)
         with joined(arguments.command), _plain_warnings():
-            return int(arguments.run(arguments))
+            code = int(arguments.run(arguments))
+            sys.stdout.flush()
+            return code
+    except BrokenPipeError:  # who reads along has seen enough; what was to be written is written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except SystemExit as leaving:  # argparse leaves this way: 0 after --help and --version, 2 on wrong usage
         return leaving.code if isinstance(leaving.code, int) else 2
     except UnweaveError as error:

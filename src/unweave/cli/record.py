@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -38,6 +40,20 @@ def record_of(
         "versions": {"unweave": unweave.__version__, "torch": torch.__version__},
         "written": list(written),
     }
+
+
+def began_with(folder: Path, weights: str) -> list[Path]:
+    """The records in a folder of requests that began with the weights of this fingerprint, and changed them."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            record = json.loads(path.read_text("utf-8"))
+            prints = record["fingerprints"] if record["command"] == "forget" else {}
+        except (OSError, ValueError, KeyError, TypeError):  # somebody else's file
+            continue
+        if prints.get("before") == weights != prints.get("after"):
+            found.append(path)
+    return found
 
 
 def _goal(goal: Goal) -> dict[str, Any]:

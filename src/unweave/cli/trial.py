@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,7 +58,7 @@ def evidence_of(
     for done, (name, model) in enumerate(networks.items(), start=1):
         groups[name] = _answers(model, parts)
         report("audit", done, len(networks))
-    task: Task = "classes" if arguments.classes else "poison" if arguments.poisoned else "samples"
+    task = _task(arguments, values, record)
     evidence = Evidence(
         replace(groups["unlearned"], seconds=record.get("seconds")),
         groups["original"],
@@ -72,6 +72,14 @@ def evidence_of(
     wanted = task != "poison" and not arguments.attack  # wrong labels have no strangers of their own
     inside = look_inside(networks, parts["forget"], parts["held_out"], seed=seed) if wanted else None
     return evidence, _story(values, record, grams, rerun), inside
+
+
+def _task(arguments: argparse.Namespace, values: Values, record: Mapping[str, Any]) -> Task:
+    """What the flags say, else the record of the request, else the settings; samples where nothing does."""
+    if arguments.classes or arguments.poisoned:
+        return "classes" if arguments.classes else "poison"
+    task: Task = arguments.task or record.get("config", {}).get("task") or values.get("forget", "task") or "samples"
+    return task
 
 
 def _parts(values: Values, selection: Selection, earlier: Iterable[Selection], past: Past | None) -> dict[str, Loader]:
