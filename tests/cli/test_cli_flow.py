@@ -158,6 +158,15 @@ def test_all_of_a_source_of_its_own(fitted: Path, toy: Toy, cli: Cli) -> None:
     assert done.record["final"]["val_error"] is None
 
 
+def test_settings_of_requests_to_come_are_checked_while_the_data_is_there(project: Path, cli: Cli) -> None:
+    with open(project / "unweave.toml", "a") as settings:
+        settings.write("\n[forget]\ngamma = 90\n")
+    refused = cli("fit")
+    assert refused.code == 2
+    assert "gamma" in refused.err
+    assert not (project / "grams.safetensors").exists()
+
+
 def test_the_same_request_again(fitted: Path, cli: Cli) -> None:
     """It overwrites only when told to, and then gives the same; from where the first one ended it is refused."""
     assert cli("forget", "--ids", "ids.txt").code == 0

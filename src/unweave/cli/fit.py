@@ -49,6 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     import unweave
     from unweave.cli.data import open_source
+    from unweave.cli.forget import config_of
     from unweave.cli.imports import own_modules
     from unweave.cli.model import load_model
     from unweave.cli.outputs import Staged, check_places, uninterrupted
@@ -59,6 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
     values = read_values(arguments)
     grams_path = values.require("fit", "grams")
     dtype = grams_dtype(values)
+    config_of(values)  # a request may come when the training set is gone: what is wrong with its settings is said now
     check_places({"Grams": grams_path}, values, {}, arguments.force, once=not holds_grams(grams_path))
     began = time.perf_counter()
     with own_modules(), working("fit", quiet=arguments.quiet or not is_first(), clean_stdout=arguments.json) as report:

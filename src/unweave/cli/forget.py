@@ -124,8 +124,12 @@ def _implied_task(arguments: argparse.Namespace) -> str | None:
     return "poison" if arguments.poisoned is not None else None
 
 
-def _config(arguments: argparse.Namespace, values: Values) -> ForgetConfig:
-    """The preset if there is one, the settings over it, and the task that the choice of samples implies."""
+def config_of(values: Values, implied_task: str | None = None) -> ForgetConfig:
+    """The preset if there is one, the settings over it, and the task that the choice of samples implies.
+
+    Raises:
+        ConfigError: settings that cannot be.
+    """
     from dataclasses import replace
 
     from unweave import ForgetConfig
@@ -134,7 +138,7 @@ def _config(arguments: argparse.Namespace, values: Values) -> ForgetConfig:
 
     given = values.given(FORGET_CONFIG)
     preset = given.pop("preset", None)
-    given["task"] = _implied_task(arguments) or given.get("task", "samples" if preset is None else None)
+    given["task"] = implied_task or given.get("task", "samples" if preset is None else None)
     with for_the_shell():
         base = ForgetConfig() if preset is None else ForgetConfig.paper(preset)
         return replace(base, **{key: value for key, value in given.items() if value is not None})
@@ -149,7 +153,7 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     from unweave.cli.words import FIT_FIRST, belong_together, for_the_shell
     from unweave.rest import fingerprint
 
-    config = _config(arguments, values)
+    config = config_of(values, _implied_task(arguments))
     model = load_model(values)
     first = None if arguments.first is None else load_model(values, arguments.first)
     with for_the_shell(FIT_FIRST):
