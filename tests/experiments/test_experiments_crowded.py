@@ -20,11 +20,11 @@ from torch import nn
 
 from experiments.documents.summary import method_rows, timing
 from experiments.reproduce import Options, options_of
-from experiments.reproduce import _run as run_all
 from experiments.running import work as works
 from experiments.running.alone import one_at_a_time
 from experiments.running.jobs import Job
 from experiments.running.training_sets import FULL
+from experiments.running.turns import run as run_all
 from experiments.running.work import Work, in_all
 from experiments.settings import SMOKE, Setting, samples_of_class_0
 from unweave.cli.reproduce import add_options
@@ -104,7 +104,9 @@ def test_seconds_are_summed_up_over_what_was_timed(tmp_path: Path) -> None:
 def test_an_outcome_says_that_it_was_made_beside_other_work_and_only_then(tmp_path: Path, beside: bool) -> None:
     work = Work(tmp_path, SMOKE, CPU)
     work.crowded = beside
-    run_all(work, [Job("a/b/0", lambda: {"x": 1})], Options(tmp_path, SMOKE), lambda text: None, [])
+    run_all(
+        work, [Job("a/b/0", lambda: {"x": 1})], Options(tmp_path, SMOKE), lambda text: None, lambda options: (work, [])
+    )
     found = work.document("a/b/0")
     assert found is not None
     assert found["made_by"].get("crowded") == (True if beside else None)

@@ -26,12 +26,12 @@ from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
 from experiments.layers import ends_of
 from experiments.pages import ROOT, page, with_summary
-from experiments.reproduce import together
 from experiments.running import readout
 from experiments.running.jobs import Job
 from experiments.running.readout import compact, every_nth, glance, read_out
 from experiments.running.sources import recipe_of
 from experiments.running.training_sets import FULL
+from experiments.running.turns import together
 from experiments.running.work import Parts, Work
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0, step_alone, steps_of

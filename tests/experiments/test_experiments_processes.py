@@ -16,8 +16,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.reproduce import Options, _take_part, reproduce
+from experiments.reproduce import Options, _prepared, reproduce
 from experiments.running.processes import side_by_side
+from experiments.running.turns import _take_part
 from experiments.running.work import Work
 from experiments.settings import SMOKE
 from experiments.training.recipes import recipe_of
@@ -182,9 +183,9 @@ def test_of_an_interruption_only_who_started_them_tells(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("experiments.reproduce._work_off", interrupt)
+    monkeypatch.setattr("experiments.running.turns._work_off", interrupt)
     with pytest.raises(SystemExit) as left:
-        _take_part(["table1"], Options(tmp_path, SMOKE, device="cpu", processes=2), 1)
+        _take_part(partial(_prepared, ["table1"]), Options(tmp_path, SMOKE, device="cpu", processes=2), 1)
     assert left.value.code == 130
     assert capsys.readouterr().out == ""
 
@@ -192,7 +193,7 @@ def test_of_an_interruption_only_who_started_them_tells(
 @pytest.mark.parametrize("codes", [[0, 1], [-9, 2], [130, 2]])
 def test_processes_that_fail_end_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int]) -> None:
     said = list[str]()
-    monkeypatch.setattr("experiments.reproduce.side_by_side", lambda part, count, say: codes)
+    monkeypatch.setattr("experiments.running.turns.side_by_side", lambda part, count, say: codes)
     options = Options(tmp_path, SMOKE, device="cpu", jobs=ALIKE, stage="both", processes=2)
     with pytest.raises(SystemExit) as left:
         reproduce(["table1"], options, said.append)

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.reproduce import Options, together
-from experiments.reproduce import _run as run_all
+from experiments.running.turns import Options, together
+from experiments.running.turns import run as run_all
 from experiments.running.work import Work
 from experiments.search import TOLERANCE, Knob, Tried, lowest, towards, verdict_of
 from experiments.settings import PAPER as FULL_SIZE
@@ -252,7 +252,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float]]:
 def run(work: Work, *, most: int | None = None, jobs: str = "*") -> list[str]:
     said = list[str]()
     wanted = tuning_jobs(work, CASE, ["scrub", "fine_tune"])[:most]
-    run_all(work, wanted, Options(work.folder, SCALE, jobs=jobs), said.append, [])
+    run_all(work, wanted, Options(work.folder, SCALE, jobs=jobs), said.append, lambda options: (work, []))
     return said
 
 
