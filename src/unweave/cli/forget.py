@@ -176,6 +176,7 @@ def _not_gone_yet(selection: Selection, grams: LayerGrams) -> Selection:
     from dataclasses import replace
 
     from unweave.cli.past import Past
+    from unweave.cli.ranks import is_first
     from unweave.errors import UnweaveWarning
 
     if not selection.classes or not selection.positions or selection.source is None:
@@ -184,12 +185,13 @@ def _not_gone_yet(selection: Selection, grams: LayerGrams) -> Selection:
     left = past.kept(selection.source, selection.positions, len(selection.positions))
     if not left or len(left) == len(selection.positions):
         return selection
-    warnings.warn(
-        f"{len(selection.positions) - len(left)} of the {len(selection.positions)} samples of these classes were "
-        "forgotten before, and are left out of this request",
-        UnweaveWarning,
-        stacklevel=2,
-    )
+    if is_first():
+        warnings.warn(
+            f"{len(selection.positions) - len(left)} of the {len(selection.positions)} samples of these classes were "
+            "forgotten before, and are left out of this request",
+            UnweaveWarning,
+            stacklevel=2,
+        )
     return replace(selection, loader=selection.source.only(left), positions=tuple(left))
 
 
