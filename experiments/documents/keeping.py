@@ -2,7 +2,7 @@
 
 Some documents consist of parts that rest on outcomes of their own: networks, runs, or a method with so many wrong
 labels. Where a folder has outcomes of some of them only, the others are taken over from the document of before as they
-are, and "kept" names them.
+are, and "kept" names them. So are attacks and entropies of a table whose numbers are here without networks' outputs.
 """
 
 from __future__ import annotations
@@ -20,10 +20,14 @@ PARTS = {
     "incremental-long": "runs",
     "table4": "networks",
     "table4-tiny": "networks",
+    "table2": "requests",
 }
-"""Experiment → where its document has its parts."""
+"""Experiment → where its document has its parts, or most of them."""
 BY_BUDGET = ("table4", "table4-tiny")
 """Their parts are single cells: a method's of one budget, below a network."""
+
+OF_OUTPUTS = ("table2",)
+"""Their parts are what is made of networks' outputs: the attacks, and the entropies of each request."""
 
 Document = Mapping[str, Any]
 
@@ -60,6 +64,8 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
     Raises:
         MismatchError: they are of different scales, or one network would need two recipes, or a method two tunings.
     """
+    if new["experiment"] in OF_OUTPUTS:
+        return _with_kept_of_outputs(new, old)
     kind, of_new, of_old = PARTS[new["experiment"]], _parts(new), _parts(old)
     here = {name: part for name, part in of_new.items() if _has_outcomes(part)}
     kept = {n: part for n, part in of_old.items() if n not in here and _has_outcomes(part) and _has_place(n, new)}
@@ -73,11 +79,32 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
     return {
         **{key: value for key, value in new.items() if key != kind},
         **_with_trials(new, old, kept),
-        "made_by": [*new["made_by"], *(made for made in old["made_by"] if made not in new["made_by"])],
+        "made_by": _made_by_both(new, old),
         "recipes": {**new["recipes"], **recipes},
         "kept": [name for name in order if name in kept],
         kind: _put_together(new, {name: parts[name] for name in order}),
     }
+
+
+def _with_kept_of_outputs(new: Document, old: Document) -> dict[str, Any]:
+    """Attacks and entropies of before, where there are none of a request that is here."""
+    requests, kept = dict(new["requests"]), list[str]()
+    for number, request in new["requests"].items():
+        before = old["requests"].get(number, {}).get("entropy")
+        if before and not request["entropy"]:
+            requests[number] = {**request, "entropy": before}
+            kept.append(f"entropies of {number} classes")
+    takes_attacks = bool(old["attacks"]) and not new["attacks"]
+    kept += ["attacks"] if takes_attacks else []
+    if not kept:
+        return dict(new)
+    _check_same_terms(new, old, ("scale", "recipes"))
+    attacks = old["attacks"] if takes_attacks else new["attacks"]
+    return {**new, "made_by": _made_by_both(new, old), "kept": kept, "requests": requests, "attacks": attacks}
+
+
+def _made_by_both(new: Document, old: Document) -> list[Any]:
+    return [*new["made_by"], *(made for made in old["made_by"] if made not in new["made_by"])]
 
 
 def _parts(document: Document) -> dict[str, Any]:

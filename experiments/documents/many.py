@@ -2,8 +2,8 @@
 
 Negatives are always retrained networks on the forget set itself, so a perfect method stands at 0.50. Of the full
 networks, those that methods were applied to (the table's seeds) come last, and at the very end those with the most of
-them: they are the classifier's test networks, and it has learnt from none of them. U-LiRA and KLoM take all unlearned
-networks of a method.
+them: they are the classifier's test networks, and it has learnt from none of them. U-LiRA, RMIA and KLoM take the
+unlearned networks of the table's seeds, so that every method gives them as many, or all there are (``every``).
 
     xgboost  fitted once on full against retrained; asked about the unlearned ones from its test networks
     u-lira   unlearned against retrained, for an attacker who knows the method; also about the quarter of the samples
@@ -39,15 +39,21 @@ FEWEST_HARD = 10
 class Attackers:
     """Everything that is learnt once for a request and then asked about every method."""
 
-    def __init__(self, work: Work, case: Case, methods: Sequence[str] = ()) -> None:
-        self.work, self.case, self.methods = work, case, methods
+    def __init__(self, work: Work, case: Case, methods: Sequence[str] = (), *, every: bool = False) -> None:
+        self.work, self.case, self.methods, self.every = work, case, methods, every
         self.full_seeds = sorted(self.seeds("original"), key=self._methods_applied_to)
         self.retrained_seeds = self.seeds("retrained")
         self._classifier: ShadowClassifier | None = None
         self._read: dict[tuple[str, int], dict[str, np.ndarray]] = {}
 
     def seeds(self, method: str) -> list[int]:
-        return self.work.seeds_of(f"{self.case.setting.name}/{self.case.name}/{method}")
+        """Those whose outputs are there."""
+        prefix = f"{self.case.setting.name}/{self.case.name}/{method}"
+        return [seed for seed in self.work.seeds_of(prefix) if self.work.has_arrays(f"{prefix}/{seed}")]
+
+    def unlearned(self, method: str) -> list[int]:
+        """The seeds of a method's networks that are asked about."""
+        return [seed for seed in self.seeds(method) if self.every or seed < self.work.scale.seeds]
 
     def _methods_applied_to(self, seed: int) -> int:
         """How many of the table's methods have an outcome of a seed; the attacks' own networks come before all."""
@@ -86,7 +92,8 @@ class Attackers:
 
     def about(self, method: str, only: Collection[str] | None = None) -> dict[str, Any]:
         """Every attack that there are enough networks for, with its interval; ``original`` and ``retrained`` too."""
-        seeds = self.full_seeds if method == "original" else self.seeds(method)
+        trained = {"original": self.full_seeds, "retrained": self.retrained_seeds}
+        seeds = trained[method] if method in trained else self.unlearned(method)
         counts = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "unlearned": len(seeds)}
         asked: dict[str, Callable[[str, list[int]], dict[str, Any] | None]] = {
             "xgboost": self._by_classifier,

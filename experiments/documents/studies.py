@@ -120,54 +120,53 @@ def _rise(row: Document, before: Document, key: str) -> str:
     return f"{round(sum(rises) / len(rises), 2) + 0.0:+.2f}" if rises else MISSING  # + 0.0: no "-0.00"
 
 
+ATTACKED = {"retained": "retained", "forgotten": "forgotten", "test": "test", "own": "held-out of their class"}
+"""Sets whose errors stand beside the attacks, and their columns."""
+ATTACKS = ("XGBoost", "U-LiRA", "U-LiRA, hardest quarter", "RMIA", "KLoM / floor")
+
+
 def attacks(document: Document) -> str:
-    """All attacks, then what each part is worth."""
-
-    def rows(methods: Mapping[str, Any]) -> list[list[str]]:
-        found = []
-        for name, row in methods.items():
-            distance = attack_of(document, name, "klom")
-            klom = (
-                MISSING
-                if distance is None
-                else f"{distance['unlearned']['value']:.2f} / {distance['retrained']['value']:.2f}"
-            )
-            hardest = (attack_of(document, name, "u-lira") or {}).get("hardest quarter")
-            cells = [auc(attack_of(document, name, key)) for key in ("xgboost", "u-lira", "rmia")]
-            cells.insert(2, auc(None if hardest is None else {"auc": hardest}))
-            found.append(
-                [
-                    row["title"],
-                    count(row),
-                    *(mean(row["errors"][k]) for k in ("retained", "forgotten", "test", "own")),
-                    *cells,
-                    klom,
-                ]
-            )
-        return found
-
-    columns = [
-        "method",
-        "n",
-        "retained",
-        "forgotten",
-        "test",
-        "held-out of their class",
-        "XGBoost",
-        "U-LiRA",
-        "U-LiRA, hardest quarter",
-        "RMIA",
-        "KLoM / floor",
+    """All attacks, the same with more networks, then what each part is worth."""
+    more = document["more networks"]
+    beyond = [
+        "With all unlearned networks there are:",
+        table(["method", "n", *ATTACKED.values(), *ATTACKS[1:]], [_without_classifier(r) for r in _attacked(more)]),
+        basis(more, ("u-lira", "rmia", "klom")),
     ]
-    changes = table(columns, rows(document["changes"]))
+    columns = ["method", "n", *ATTACKED.values(), *ATTACKS]
     return "\n\n".join(
         [
-            table(columns, rows(document["methods"])),
+            table(columns, _attacked(document)),
             basis(document),
-            f"One thing changed at a time:\n\n{changes}",
+            *beyond,
+            "One thing changed at a time:",
+            table(columns, _attacked({**document, "methods": document["changes"]})),
             origin(document),
         ]
     )
+
+
+def _attacked(document: Document) -> list[list[str]]:
+    """A row for each of a document's methods: errors, then every attack."""
+    found = []
+    for name, row in document["methods"].items():
+        lira, distance = (attack_of(document, name, attack) for attack in ("u-lira", "klom"))
+        hardest = {"auc": lira["hardest quarter"]} if lira is not None and "hardest quarter" in lira else None
+        by_classifier, by_references = (auc(attack_of(document, name, attack)) for attack in ("xgboost", "rmia"))
+        klom = (
+            "{:.2f} / {:.2f}".format(*(distance[k]["value"] for k in ("unlearned", "retrained")))
+            if distance
+            else MISSING
+        )
+        errors = (mean(row["errors"][key]) for key in ATTACKED)
+        found.append([row["title"], count(row), *errors, by_classifier, auc(lira), auc(hardest), by_references, klom])
+    return found
+
+
+def _without_classifier(row: list[str]) -> list[str]:
+    """It is asked about its own test networks alone."""
+    place = 2 + len(ATTACKED)
+    return row[:place] + row[place + 1 :]
 
 
 def incremental_long(document: Document) -> str:

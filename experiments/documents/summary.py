@@ -69,18 +69,20 @@ def _seconds(work: Work, prefixes: Sequence[str]) -> list[float]:
     return [row["seconds"] for row in _files(work, prefixes)]
 
 
-def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | None = None) -> dict[str, Any]:
+def method_rows(work: Work, case: Case, methods: Sequence[str], *, every: bool = False) -> dict[str, Any]:
     """For each method with an outcome: errors and seconds over the table's seeds, and its story with the first seed.
+
+    ``every``: errors over all seeds there are.
 
     Of networks that were only trained, all there are count, those of the attacks too: every method is measured by its
     distance to retraining, which should not rest on a few of them. Their seconds are those of the table's seeds, which
     were not trained several at once.
     """
-    own = work.scale.seeds if most is None else most
+    own = work.scale.seeds
     table = dict[str, Any]()
     for method in methods:
         prefix = f"{case.setting.name}/{case.name}/{method}"
-        seeds = [seed for seed in work.seeds_of(prefix) if seed < own or method in TRAINED]
+        seeds = [seed for seed in work.seeds_of(prefix) if seed < own or every or method in TRAINED]
         rows = [work.row(f"{prefix}/{seed}") for seed in seeds]
         if not rows:
             continue
@@ -96,7 +98,7 @@ def method_rows(work: Work, case: Case, methods: Sequence[str], *, most: int | N
         if len(its_own) < len(rows):
             table[method]["timed of"] = len(its_own)
         if "fit seconds" in rows[0]:
-            table[method]["fit seconds"] = timing([row["fit seconds"] for row in rows])
+            table[method]["fit seconds"] = timing([row["fit seconds"] for row in its_own])
         if "ok" in rows[0]:
             table[method]["ok"] = [row["ok"] for row in rows]
     return table
@@ -141,15 +143,21 @@ def entropies_of(
 def forget_outputs(work: Work, case: Case, method: str) -> Ensemble | None:
     """The outputs of a method's networks of the table's seeds on the forget set; None where there are none."""
     prefix = f"{case.setting.name}/{case.name}/{method}"
-    found = [work.arrays(f"{prefix}/{s}") for s in work.seeds_of(prefix) if s < work.scale.seeds]
+    names = [f"{prefix}/{seed}" for seed in work.seeds_of(prefix) if seed < work.scale.seeds]
+    found = [work.arrays(name) for name in names if work.has_arrays(name)]
     if not found:
         return None
     return Ensemble.of(np.stack([a["forget"] for a in found]), found[0]["forget_labels"].astype(np.int64), method)
 
 
-def attacks(work: Work, case: Case, methods: Sequence[str], only: Sequence[str] | None = None) -> dict[str, Any]:
-    """Every method's AUCs, with how many networks they rest on; empty where there are too few."""
-    attackers = Attackers(work, case, methods)
+def attacks(
+    work: Work, case: Case, methods: Sequence[str], only: Sequence[str] | None = None, *, every: bool = False
+) -> dict[str, Any]:
+    """Every method's AUCs, with how many networks they rest on; empty where there are too few.
+
+    ``every``: about all unlearned networks there are, not those of the table's seeds alone.
+    """
+    attackers = Attackers(work, case, methods, every=every)
     table = {method: attackers.about(method, only) for method in methods}
     counts = {"full": len(attackers.full_seeds), "retrained": len(attackers.retrained_seeds)}
     found = {method: about for method, about in table.items() if about}

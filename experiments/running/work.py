@@ -104,6 +104,10 @@ class Work:
         with np.load(path) as found:
             return dict(found)
 
+    def has_arrays(self, name: str) -> bool:
+        """Whether they are there: they are large, and not kept everywhere that numbers are."""
+        return (self.rows / f"{name}.npz").exists()
+
     def seeds_of(self, prefix: str) -> list[int]:
         """The seeds for which there is an outcome PREFIX/SEED, in order, but for those of another tuning."""
         seeds = [int(path.stem) for path in (self.rows / prefix).glob("*.json") if path.stem.isdigit()]

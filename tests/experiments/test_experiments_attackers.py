@@ -44,7 +44,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
 
 @pytest.mark.parametrize("attack", ["xgboost", "u-lira", "rmia"])
 def test_an_attack_finds_what_is_left_and_nothing_else(work: Work, attack: str) -> None:
-    found = attacks(work, CASE, ["original", "retrained", "good", "bad"])["methods"]
+    found = attacks(work, CASE, ["original", "retrained", "good", "bad"], every=True)["methods"]
     assert found["bad"][attack]["auc"]["value"] > 0.75
     assert found["original"][attack]["auc"]["value"] > 0.75
     for method in ("good", "retrained"):
@@ -70,7 +70,7 @@ def test_the_hardest_quarter_is_asked_about_on_its_own(work: Work, tmp_path: Pat
         shutil.rmtree(place)
         run_jobs([Job(str(s), lambda lift=lift: harder(lift)) for s in range(10)], place, say=lambda _: None)
     assert (Attackers(own, CASE).hardest == hard.nonzero()[0]).all()
-    found = attacks(own, CASE, ["good", "bad", "retrained"], only=("u-lira",))["methods"]
+    found = attacks(own, CASE, ["good", "bad", "retrained"], only=("u-lira",), every=True)["methods"]
     bad, good, floor = (found[method]["u-lira"] for method in ("bad", "good", "retrained"))
     assert bad["hardest quarter"]["value"] > bad["auc"]["value"] + 0.15
     assert 0.35 < good["hardest quarter"]["value"] < 0.65
@@ -78,7 +78,7 @@ def test_the_hardest_quarter_is_asked_about_on_its_own(work: Work, tmp_path: Pat
 
 
 def test_the_distance_of_a_good_method_is_at_its_floor(work: Work) -> None:
-    found = attacks(work, CASE, ["good", "bad"], only=("klom",))["methods"]
+    found = attacks(work, CASE, ["good", "bad"], only=("klom",), every=True)["methods"]
     floor = found["good"]["klom"]["retrained"]["value"]
     # Five networks in twenty bins: even the floor is high, and the ceiling is 11.5.
     assert found["good"]["klom"]["unlearned"]["value"] == pytest.approx(floor, abs=0.6)
@@ -106,14 +106,28 @@ def test_entropies_of_a_good_method_are_those_of_retraining(work: Work) -> None:
     assert distance["good"] < 0.25 < distance["bad"]
 
 
-def test_rows_are_about_the_tables_seeds(work: Work) -> None:
+def test_rows_are_about_the_tables_seeds_or_all(work: Work) -> None:
     rows = method_rows(work, CASE, ["good", "not there"])
     assert list(rows) == ["good"]
     assert rows["good"]["seeds"] == list(range(SMOKE.seeds))
-    assert len(method_rows(work, CASE, ["good"], most=7)["good"]["seeds"]) == 7
+    assert method_rows(work, CASE, ["good"], every=True)["good"]["seeds"] == list(range(10))
 
 
 def test_folders_without_networks_say_nothing(tmp_path: Path) -> None:
     empty = Work(tmp_path, SMOKE, torch.device("cpu"))
     assert attacks(empty, CASE, ["original"]) == {}
     assert entropies(empty, CASE, ["original", "retrained"]) == {}
+
+
+def test_attacks_are_about_as_many_networks_of_every_method_unless_all_are_asked_for(
+    work: Work, tmp_path: Path
+) -> None:
+    shutil.copytree(work.rows, tmp_path / "rows")
+    (tmp_path / "rows" / CASE.setting.name / CASE.name / "bad" / "9.json").unlink()
+    wider = Work(tmp_path, replace(SMOKE, seeds=4), torch.device("cpu"))
+    methods = ["good", "bad", "retrained"]
+    for every, behind in ((False, [4, 4]), (True, [10, 9])):
+        found = attacks(wider, CASE, methods, only=("u-lira", "rmia", "klom"), every=every)["methods"]
+        assert [found[m]["u-lira"]["rests on"]["on trial"] for m in methods[:2]] == behind
+        assert [found[m]["rmia"]["rests on"]["on trial"] for m in methods[:2]] == behind
+        assert found["retrained"]["u-lira"]["rests on"] == {"retrained": 5, "on trial": 5}

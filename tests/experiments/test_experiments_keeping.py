@@ -13,7 +13,7 @@ import pytest
 
 from experiments import layers
 from experiments.documents.cells import origin
-from experiments.documents.keeping import BY_BUDGET, PARTS, earlier, in_place, with_kept
+from experiments.documents.keeping import BY_BUDGET, OF_OUTPUTS, PARTS, earlier, in_place, with_kept
 from experiments.documents.tables import TABLES
 from experiments.reproduce import Options, options_of, reproduce
 from experiments.settings import SMOKE
@@ -160,7 +160,10 @@ def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None
     new = deepcopy(old)
     new.pop("kept", None)
     gone = list(old[PARTS[name]])[-1]
-    if PARTS[name] == "runs":
+    if name in OF_OUTPUTS:
+        new["requests"][gone]["entropy"] = {}
+        gone = f"entropies of {gone} classes"
+    elif PARTS[name] == "runs":
         del new["runs"][gone]
     elif name in BY_BUDGET:
         budget, cells = next(iter(old["networks"][gone].items()))
@@ -173,6 +176,31 @@ def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None
     assert found.pop("kept") == [gone]
     old.pop("kept", None)
     assert found == old
+
+
+def removal(made: dict[str, Any], told: str, *, outputs: bool, epochs: int = 40) -> dict[str, Any]:
+    requests = {n: {"methods": {**METHODS, "told": told}, "entropy": {"of": told} if outputs else {}} for n in "57"}
+    attacks = {"methods": {"of": told}} if outputs else {}
+    return {**head("table2", [made], 7.0, epochs, "res"), "requests": requests, "attacks": attacks}
+
+
+def test_what_is_made_of_outputs_is_taken_over_where_they_are_gone_and_numbers_are_not() -> None:
+    new, old = removal(NEW, "new", outputs=False), removal(OLD, "old", outputs=True)
+    found = with_kept(new, old)
+    assert found["kept"] == ["entropies of 5 classes", "entropies of 7 classes", "attacks"]
+    assert found["made_by"] == [NEW, OLD]
+    assert [entry["entropy"] for entry in found["requests"].values()] == [{"of": "old"}] * 2
+    assert [entry["methods"]["told"] for entry in found["requests"].values()] == ["new"] * 2
+    assert found["attacks"] == old["attacks"]
+    new["requests"]["5"]["entropy"] = {"of": "new"}
+    assert with_kept(new, old)["kept"] == ["entropies of 7 classes", "attacks"]
+    whole = removal(NEW, "new", outputs=True)
+    assert with_kept(whole, old) == whole
+
+
+def test_what_is_made_of_outputs_of_another_recipe_is_refused() -> None:
+    with pytest.raises(MismatchError, match=r"recipes is .* Leave --keep out"):
+        with_kept(removal(NEW, "new", outputs=False), removal(OLD, "old", outputs=True, epochs=80))
 
 
 def test_a_folder_without_the_document_is_refused_with_what_to_do(tmp_path: Path) -> None:

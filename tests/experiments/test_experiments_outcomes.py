@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,16 +13,29 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, table1, table2, table3, table4
-from experiments.documents.keeping import PARTS, with_kept
+from experiments import (
+    attacks,
+    class_smallvgg,
+    epochs,
+    gamma,
+    incremental_long,
+    layers,
+    table1,
+    table2,
+    table3,
+    table4,
+    table4_tiny,
+)
+from experiments.documents.keeping import OF_OUTPUTS, PARTS, with_kept
 from experiments.running.work import Work
-from experiments.settings import PAPER
+from experiments.settings import PAPER, Case
 
 RESULTS = Path(__file__).parents[2] / "results"
 MADE_OF: list[tuple[tuple[str, ...], ModuleType]] = [
     *((("table1",), module) for module in (table1, attacks)),
     (("resnet18",), table2),
     (("table4",), table4),
+    (("table4-tiny",), table4_tiny),
     *((("smallvgg",), module) for module in (table3, class_smallvgg, gamma, incremental_long)),
     *((("smallvgg", "resnet18"), module) for module in (layers, epochs)),
 ]
@@ -59,10 +73,8 @@ def test_a_document_is_made_of_its_outcomes(
 ) -> None:
     kept = committed(module.NAME)
     if hasattr(module, "attacks"):  # to learn them takes a minute: they are taken from the document
-        monkeypatch.setattr(module, "attacks", lambda _work, case, *_, **__: _attacks_on(kept, case.setting.name))
-    if module is table2:
-        told = {int(classes): entry["entropy"] for classes, entry in kept["requests"].items()}
-        monkeypatch.setattr(table2, "entropies", lambda _work, case, _: told[len(case.classes)])
+        made = partial(_attacks_of, kept) if module.NAME not in OF_OUTPUTS else lambda *_: {}
+        monkeypatch.setattr(module, "attacks", made)
     if module is epochs:
         scores = {part["request"]["network"]: part["attacker's scores"] for part in kept["networks"].values()}
         monkeypatch.setattr(epochs.Attackers, "ready", lambda _: True)
@@ -73,10 +85,11 @@ def test_a_document_is_made_of_its_outcomes(
     assert json.loads(json.dumps(found)) == kept
 
 
-def _attacks_on(document: dict[str, Any], setting: str) -> dict[str, Any]:
+def _attacks_of(document: dict[str, Any], _work: Work, case: Case, *_: object, **asked: object) -> dict[str, Any]:
     parts = document.get("networks", {}).values()
-    found: dict[str, Any] = next((p["attacks"] for p in parts if p["request"]["network"] == setting), {})
-    return found or document["attacks"]
+    told = document["more networks"] if asked.get("every") else document
+    found: dict[str, Any] = next((p["attacks"] for p in parts if p["request"]["network"] == case.setting.name), {})
+    return found or told["attacks"]
 
 
 @pytest.mark.parametrize(
