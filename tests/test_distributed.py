@@ -77,6 +77,7 @@ def test_ranks_find_what_one_process_finds(job: Job, kind: str) -> None:
     for key, value in vars(alone.held_out).items():
         assert gap(getattr(found[0].held_out, key), value) < EXACT
     assert all(other == found[0] for other in found)
+    assert all(other.margins == alone.margins for other in found)
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 5])
@@ -84,6 +85,7 @@ def test_a_rank_may_have_less_or_nothing_to_do(four: Job, batches: int) -> None:
     found = four.run(fit_share, "cnn", batches)
     alone = fit_share("cnn", batches)
     assert found[3].origin == alone.origin
+    assert found[3].margins == alone.margins
     assert all(gap(found[3][name], alone[name]) < EXACT for name in alone)
 
 

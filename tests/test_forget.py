@@ -20,11 +20,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unweave
-from unweave import ForgetConfig, ForgetResult, remarks
+from unweave import ForgetConfig, ForgetResult, LayerGrams, remarks
 from unweave.descent import Descent
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError
 from unweave.loop import Request
 from unweave.losses import poison_loss, second_choice
+from unweave.outcomes import margin
 from unweave.rest import fingerprint
 from unweave.walk import Walk
 
@@ -146,13 +147,62 @@ def test_no_learning_rate_is_needed_for_thousands_of_samples(many: Problem, obje
     assert result.goal.tolerance == 0.5
 
 
+def margins_of(model: nn.Module, points: Problem) -> Tensor:
+    with torch.no_grad():
+        return margin(model(points.x).double(), points.y)
+
+
+def as_hard_as(points: Problem, *ranks: float, label: int = 1) -> Tensor:
+    """Of the training samples of a class, those with such shares of the others below them."""
+    own = (points.y == label).nonzero().squeeze(1)
+    order = margins_of(points.model, points)[own].argsort()
+    return own[order[[int(rank * len(own)) for rank in ranks]]]
+
+
+def uncapped(points: Problem, grams: LayerGrams) -> Tensor:
+    """The held-out margin at every training sample's rank among those of which there are Grams."""
+    ranks = grams.margins.ranks(points.y, margins_of(points.model, points))
+    return points.grams.held_out.margin_at(points.y, ranks)
+
+
+@pytest.mark.parametrize("rank", [0.1, 0.4])
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_one_sample_can_be_forgotten(points: Problem, objective: str) -> None:
-    one = replace(points, forget=torch.tensor([7]))
+def test_one_sample_can_be_forgotten(points: Problem, objective: str, rank: float) -> None:
+    one = replace(points, forget=as_hard_as(points, rank))
     result = one.run(objective=objective)
     assert result.ok
     assert result.final.distance < 0.5 * result.history[0].distance
     assert not same_weights(result.model, points.model)
+    assert result.goal.error == (100 if rank < points.grams.held_out.error[1] else 0)
+
+
+def test_one_sample_that_is_known_as_well_without_having_been_seen_is_left_as_it_is(points: Problem) -> None:
+    already = (uncapped(points, points.grams) >= margins_of(points.model, points)).nonzero().squeeze(1)[:1]
+    result = replace(points, forget=already).run()
+    assert result.ok
+    assert "nothing was changed" in result.stopped
+    assert same_weights(result.model, points.model)
+    assert result.grams.samples == points.grams.samples - 1, "it is out of the Grams all the same"
+
+
+def test_one_sample_after_the_other_is_forgotten_by_how_hard_it_was_to_learn(points: Problem) -> None:
+    """The middle of its class would do for none of the hard ones: held-out samples as hard are wrong."""
+    chosen = torch.cat([as_hard_as(points, 0.02, 0.1, 0.4, 0.7, label=label) for label in range(5)])
+    model, grams = points.model, points.grams
+    for sample in chosen:
+        done = unweave.forget(model, points.samples(sample[None]), grams, points.val, first=points.model)
+        model, grams = done.model, done.grams
+    hard = chosen.view(5, 4)[:, :2]
+    assert error_on(points.model, points.x[chosen], points.y[chosen]) == 0
+    assert error_on(model, points.x[hard.flatten()], points.y[hard.flatten()]) >= 60
+    easy = chosen.view(5, 4)[:, 2:].flatten()
+    assert error_on(model, points.x[easy], points.y[easy]) <= 20
+
+
+def test_of_a_single_sample_only_its_margin_tells_whether_it_was_forgotten(points: Problem) -> None:
+    result = replace(points, forget=as_hard_as(points, 0.4)).run(lr=1e-12, epochs=2)
+    assert not result.ok
+    assert "its margins have gone 0 % of the way" in result.stopped
 
 
 def test_the_paper_s_rule_stops_where_the_forget_error_passes_the_validation_error(points: Problem) -> None:
@@ -468,8 +518,13 @@ def test_val_may_be_a_generator(points: Problem) -> None:
 
 def test_the_target_is_that_of_the_original_model_in_later_requests_too(points: Problem) -> None:
     first = points.run()
-    second = unweave.forget(first.model, points.samples(torch.arange(40, 80)), first.grams, points.val)
-    assert second.goal.error == points.grams.held_out.expected_error(points.y[40:80])
+    many = points.samples(torch.arange(40, 190))
+    second = unweave.forget(first.model, many, first.grams, points.val, ForgetConfig(epochs=1))
+    assert second.goal.error == pytest.approx(points.grams.held_out.expected_error(points.y[40:190]))
+    few = points.samples(torch.arange(40, 80)), ForgetConfig(epochs=1)  # ranked by what the first model had learnt
+    later = unweave.forget(first.model, few[0], first.grams, points.val, few[1], first=points.model)
+    by_hand = uncapped(points, first.grams)[40:80].minimum(margins_of(first.model, points)[40:80])
+    assert gap(later.goal.margins, by_hand) < 1e-5
 
 
 # ---------------------------------------------------------------------------------------------------- no ruin, no no-op
@@ -530,7 +585,7 @@ def test_a_learning_rate_far_too_large_is_noticed_and_undone(points: Problem, ob
     assert all(value.isfinite().all() for value in result.model.state_dict().values())
     val_x, val_y = torch.cat([b[0] for b in points.val]), torch.cat([b[1] for b in points.val])
     damage = error_on(result.model, val_x, val_y) - error_on(points.model, val_x, val_y)
-    assert damage <= (5 if val else 10)
+    assert damage <= (5 if val else 15)
     assert result.ok == (abs(result.final.forget_error - result.goal.error) <= result.goal.tolerance)
     if objective == "match":
         assert not result.ok
@@ -825,7 +880,7 @@ def test_only_the_named_layers_move(points: Problem, layers: Any, moved: set[str
 
 @pytest.mark.parametrize("gamma", [0.3, 0.5, 0.7])
 def test_one_layer_alone_lands_where_the_first_epoch_goes_but_a_little_way(points: Problem, gamma: float) -> None:
-    result = points.run(layers=["4"], gamma=gamma)
+    result = points.run(layers=["4"], gamma=gamma, max_damage=15.0)
     assert landed(result, points), result.stopped
 
 

@@ -29,6 +29,7 @@ ORDER = [
     {"layers", "twins"},
     {"borrowed", "taps"},
     {"outcomes"},
+    {"spread"},
     {"grams"},
     {"pool", "store"},
     {"resume", "steady", "sums"},

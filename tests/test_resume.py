@@ -53,6 +53,7 @@ def test_an_interrupted_pass_ends_with_the_same_bits(tmp_path: Path, done: int) 
     plain = unweave.fit(net, TRAIN)
     assert found.origin == plain.origin
     assert found.layers == plain.layers
+    assert found.margins == plain.margins
     assert all(gap(found[name], plain[name]) < 1e-10 for name in plain)
 
 

@@ -28,6 +28,7 @@ from unweave.pool import apart, facts_about, observe_shares, opened, pooled
 from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 from unweave.resume import Kept
 from unweave.shard import Opened, require_each_once, require_order
+from unweave.spread import MarginCounts
 from unweave.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
@@ -107,7 +108,7 @@ def fit(
     if kept is not None:
         kept.remove()
     here = grams.to("cpu")
-    return LayerGrams({name: here.grouped(name) for name in here}, here.layers, here.origin, held_out)
+    return LayerGrams({name: here.grouped(name) for name in here}, here.layers, here.origin, held_out, here.margins)
 
 
 def observe_val(net: nn.Module, val: Loader, show: Callable[[Inputs], None] | None = None) -> Outcomes:
@@ -193,14 +194,15 @@ def stream(
             at = loader.taken if isinstance(loader, Opened) else done
             if kept is not None and at % kept.every == 0:
                 doubts.settle()
-                kept.add(_closed(sums, empty.origin, outcomes[saved:]), at)
+                kept.add(_closed(sums, empty.origin, Outcomes.concat(outcomes[saved:])), at)
                 saved = len(outcomes)
             if progress is not None:
                 progress("fit", at, total)
         doubts.settle()
     if what == "training" and rank() == 0:
         shapes.warn()
-    grams, joined = _closed(sums, empty.origin, outcomes[saved:]), Outcomes.concat(outcomes)
+    last = Outcomes.concat(outcomes[saved:])
+    grams, joined = _closed(sums, empty.origin, last), last if saved == 0 else Outcomes.concat(outcomes)
     return (grams if kept is None else kept.finished(grams)), joined
 
 
@@ -212,15 +214,15 @@ def _nothing_of(net: nn.Module, found: dict[str, Layer], manner: Manner, made_fr
     return LayerGrams(dict.fromkeys(infos, torch.empty(0, 0, 0)), infos, origin)
 
 
-def _closed(sums: dict[str, GramSum], origin: Origin, outcomes: list[Outcomes]) -> LayerGrams:
+def _closed(sums: dict[str, GramSum], origin: Origin, seen: Outcomes) -> LayerGrams:
     """The Grams of what has been summed since the last time; each sum is freed as soon as its Gram is made of it."""
     infos = {name: total.info() for name, total in sums.items()}
     grams = {name: total.close() for name, total in sums.items()}
-    counts = ()
-    if outcomes:
-        labels = torch.cat([seen.labels for seen in outcomes])
-        counts = tuple(labels.bincount(minlength=outcomes[0].classes).tolist())
-    return LayerGrams(grams, infos, replace(origin, samples=sum(map(len, outcomes)), labels=counts))
+    if not len(seen):
+        return LayerGrams(grams, infos, origin)
+    counts = tuple(seen.labels.bincount(minlength=seen.classes).tolist())
+    made_from = replace(origin, samples=len(seen), labels=counts)
+    return LayerGrams(grams, infos, made_from, margins=MarginCounts.of(seen))
 
 
 def _idle(net: nn.Module, sinks: dict[str, Sink], inputs: Inputs) -> None:

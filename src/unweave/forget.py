@@ -99,14 +99,14 @@ def forget(
     if progress is not None:  # to decompose wide layers may take longer than all epochs
         progress("forget", 0, config.epochs)
     home, grams_here = grams.device, grams.to(device_of(original))
-    given, before = _given(original, first, samples, grams, samples.look_size(config.batch_size))
+    given, before, learnt = _given(original, first, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
     space = _space(retained.restricted(names), config, grams.names)
     seen, met = _watched(original, val, samples)
     held_out = _held_out(grams, seen, before)
-    goal = choose_goal(config, before, held_out)
+    goal = choose_goal(config, before, held_out, grams.margins, learnt)
 
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
@@ -134,6 +134,7 @@ def forget(
         warnings=[
             *remarks.elsewhere(grams, original),
             *remarks.repeated(digests),
+            *remarks.ranked_by_chance(grams, before, config),
             *remarks.not_held_out(met),
             *(left_of_classes(retained, before) if config.task == "classes" else []),
             *(remarks.whole_classes(retained, before) if config.task == "samples" else []),
@@ -193,8 +194,8 @@ def _check_request(
 
 def _given(
     original: nn.Module, first: nn.Module | None, samples: Samples, grams: LayerGrams, size: int
-) -> tuple[LayerGrams, Outcomes]:
-    """The Grams of the samples to forget, by the first model if it is there, and what the original makes of them.
+) -> tuple[LayerGrams, Outcomes, Outcomes]:
+    """The Grams of the samples to forget, by the first model if it is there, and what original and first make of them.
 
     Each rank streams some of the batches.
     """
@@ -204,11 +205,12 @@ def _given(
         own = [(inputs, labels) for inputs, labels, _ in batches[rank() :: ranks()]]
         part, seen = stream(first or original, own, "forget", grams.names, grams.origin.manner, made_from=made_from)
     everybodys = Outcomes.concat(theirs for theirs in exchange("the outcomes of the forget set", seen) if len(theirs))
+    learnt = in_order(everybodys, [positions for _, _, positions in batches])
     if first is None:
-        return pooled(part), in_order(everybodys, [positions for _, _, positions in batches])
+        return pooled(part), learnt, learnt
     with at_rest(original):
         before = observe_together(original, samples, size)
-    return pooled(part).belonging_to(grams.origin.model, held_out=None), before
+    return pooled(part).belonging_to(grams.origin.model, held_out=None), before, learnt
 
 
 def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) -> nn.Module | None:

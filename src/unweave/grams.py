@@ -16,6 +16,7 @@ from torch import Tensor
 from unweave.errors import MismatchError
 from unweave.layers import as_matrix, from_matrix
 from unweave.outcomes import ClassProfile
+from unweave.spread import MarginCounts
 from unweave.transfer import moved
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}
@@ -101,7 +102,8 @@ class LayerGrams(Mapping[str, Tensor]):
     """Per layer a Gram matrix, with a record of what it was made from. Immutable; ``+`` and ``-`` give new ones.
 
     ``grams[name]`` is float64 [d, d], or [groups, d, d]. ``held_out`` are aggregates per class of the outputs on
-    validation samples, or None where there were none.
+    validation samples, or None where there were none; ``margins`` are counts of the training samples' margins, or None
+    where they are not known.
     """
 
     def __init__(
@@ -110,11 +112,13 @@ class LayerGrams(Mapping[str, Tensor]):
         layers: Mapping[str, LayerInfo],
         origin: Origin,
         held_out: ClassProfile | None = None,
+        margins: MarginCounts | None = None,
     ) -> None:
         self._grams = dict(grams)
         self.layers = dict(layers)
         self.origin = origin
         self.held_out = held_out
+        self.margins = margins
 
     def __getitem__(self, name: str) -> Tensor:
         gram = self._grams[name]
@@ -155,9 +159,8 @@ class LayerGrams(Mapping[str, Tensor]):
 
     def to(self, device: torch.device | str) -> LayerGrams:
         """The same Grams on a device; on a GPU a request need not fetch them there first."""
-        return LayerGrams(
-            {name: moved(gram, device) for name, gram in self._grams.items()}, self.layers, self.origin, self.held_out
-        )
+        there = {name: moved(gram, device) for name, gram in self._grams.items()}
+        return LayerGrams(there, self.layers, self.origin, self.held_out, self.margins)
 
     def grouped(self, name: str) -> Tensor:
         """The Gram as [groups, d, d], also where there is one group."""
@@ -208,7 +211,13 @@ class LayerGrams(Mapping[str, Tensor]):
         samples, counts = self.samples + sign * other.samples, self._counted_with(other, sign)
         drifted = self.origin.drifted or other.origin.drifted or self.origin.first != other.origin.first
         origin = replace(self.origin, samples=samples, transform=label, labels=counts, drifted=drifted)
-        return LayerGrams(grams, layers, origin, self.held_out)
+        return LayerGrams(grams, layers, origin, self.held_out, self._spread_with(other, sign))
+
+    def _spread_with(self, other: LayerGrams, sign: int) -> MarginCounts | None:
+        """How margins are spread afterwards; unknown if it is of one of the two."""
+        if self.margins is None or other.margins is None:
+            return None
+        return self.margins.combined(other.margins, sign)
 
     def _counted_with(self, other: LayerGrams, sign: int) -> tuple[int, ...]:
         """How many samples have each label afterwards; unknown if it is of one of the two."""
@@ -294,12 +303,13 @@ class LayerGrams(Mapping[str, Tensor]):
             {name: self.layers[name] for name in names},
             self.origin,
             self.held_out,
+            self.margins,
         )
 
     def belonging_to(self, model: str, *, forgotten: tuple[str, ...] = (), held_out: ClassProfile | None) -> LayerGrams:
         """The same sums on record as those of another model: the one that came out of a request."""
         origin = replace(self.origin, model=model, forgotten=self.origin.forgotten + forgotten)
-        return LayerGrams(self._grams, self.layers, origin, held_out)
+        return LayerGrams(self._grams, self.layers, origin, held_out, self.margins)
 
     def save(self, path: str | PathLike[str], dtype: torch.dtype = torch.float64) -> None:
         """Write to a safetensors file, atomically; see :mod:`unweave.store`."""

@@ -20,6 +20,8 @@ CALM_EPOCHS = 2
 """… and matching has settled down after so many in a row, or when an epoch led away; then the step shrinks."""
 SETTLED = 0.1
 """… and is done when this share of the first distance is left: a retrained model varies by more than that."""
+MOST = 0.5
+"""Of few samples whose error was right from the first, margins must have gone this share of their way."""
 NUDGES = 24
 """Epochs at most to bring the error to its target once the margins are at theirs."""
 LANDING_STEPS = 16
@@ -263,13 +265,27 @@ class Request(Walk):
 
     def _end_at(self, seen: Seen) -> tuple[Ending, Seen]:
         """End at a look, which may be as far as it got."""
-        return (self._landed(seen) if self.goal.reached(seen.look.forget_error) else self._not_reached(seen)), seen
+        return (self._landed(seen) if self._arrived(seen) else self._not_reached(seen)), seen
+
+    def _arrived(self, seen: Seen) -> bool:
+        """Whether the error is right; of few samples it may have been before, and then the margins must tell."""
+        if not self.goal.reached(seen.look.forget_error):
+            return False
+        as_before = self.goal.few and self.goal.reached(self.history[0].forget_error)
+        return not as_before or self._left(seen) <= 1 - MOST
+
+    def _left(self, seen: Seen) -> float:
+        """The share of the way that is left."""
+        whole = self.history[0].distance
+        return seen.look.distance / whole if whole else 0.0
 
     def _landed(self, seen: Seen) -> Ending:
         return Ending(f"Landed after {seen.look.epoch} epochs: the forget error is {self._versus(seen)}.", ok=True)
 
     def _not_reached(self, best: Seen) -> Ending:
         words = f"Target not reached: the forget error is {self._versus(best)}"
+        if self.goal.reached(best.look.forget_error):
+            words += f", but its margins have gone {100 * (1 - self._left(best)):.0f} % of the way"
         remedy = "Lower gamma, or allow more epochs or layers, and start from the original model and Grams"
         return Ending(f"{words}; returned to the best weights seen (epoch {best.look.epoch}). {remedy}.", ok=False)
 

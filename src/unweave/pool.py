@@ -17,6 +17,7 @@ from unweave.grams import LayerGrams, Origin
 from unweave.outcomes import Outcomes, observe
 from unweave.samples import Samples
 from unweave.shard import Opened, check_share, require_shares
+from unweave.spread import MarginCounts
 
 
 def pooled(grams: LayerGrams) -> LayerGrams:
@@ -27,13 +28,22 @@ def pooled(grams: LayerGrams) -> LayerGrams:
     """
     if ranks() == 1:
         return grams
-    counts = exchange("the sums", (grams.origin, [info.rows for info in grams.layers.values()]))
+    counts = exchange("the sums", (grams.origin, [info.rows for info in grams.layers.values()], grams.margins))
     add_up([grams.grouped(name) for name in grams])
-    rows = [sum(each) for each in zip(*(own for _, own in counts), strict=True)]
+    rows = [sum(each) for each in zip(*(own for _, own, _ in counts), strict=True)]
     layers = {n: replace(info, rows=k) for (n, info), k in zip(grams.layers.items(), rows, strict=True)}
-    theirs = [origin for origin, _ in counts if origin.samples]
+    theirs = [origin for origin, _, _ in counts if origin.samples]
     origin = replace(grams.origin, samples=sum(o.samples for o in theirs), labels=_labels_of_all(theirs))
-    return LayerGrams({name: grams.grouped(name) for name in grams}, layers, origin, grams.held_out)
+    margins = _margins_of_all([own for origin, _, own in counts if origin.samples])
+    return LayerGrams({name: grams.grouped(name) for name in grams}, layers, origin, grams.held_out, margins)
+
+
+def _margins_of_all(counts: Sequence[MarginCounts | None]) -> MarginCounts | None:
+    """How the margins of all ranks' samples are spread; unknown if it is on one of them."""
+    known = [one.counts for one in counts if one is not None]
+    if not known or len(known) < len(counts) or len({one.shape for one in known}) > 1:
+        return None
+    return MarginCounts(torch.stack(known).sum(0))
 
 
 def _labels_of_all(origins: Sequence[Origin]) -> tuple[int, ...]:

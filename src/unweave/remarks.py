@@ -16,7 +16,7 @@ from unweave.layers import find_layers
 from unweave.outcomes import Outcomes
 from unweave.result import Look
 from unweave.space import CoreSpace
-from unweave.stopping import Goal
+from unweave.stopping import FEW, Goal
 
 LARGE_SHIFT = 0.2
 """A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration: 0.02, 0.04).
@@ -51,6 +51,18 @@ def repeated(digests: tuple[str, ...]) -> list[str]:
         f"{more} of these {len(digests)} samples are copies of others in the request, and each was taken out of the "
         "Grams: that is right if the training set held them as often. If the loader repeats samples, start again from "
         "the model and Grams of before, with each of them once"
+    ]
+
+
+def ranked_by_chance(grams: LayerGrams, before: Outcomes, config: ForgetConfig) -> list[str]:
+    """A warning where there are few samples of a class and nobody knows how hard they were to learn."""
+    rarest = int(before.labels.bincount()[before.labels].min())
+    if grams.margins is not None or config.task != "samples" or rarest >= FEW:
+        return []
+    return [
+        f"of a class with fewer than {FEW} samples in the request, these Grams do not say how hard each was to learn "
+        "(they are of an earlier release, or there are too many classes), so that a single one goes to the middle of "
+        "their class: gather requests, or fit again"
     ]
 
 

@@ -15,9 +15,13 @@ from torch import Tensor
 from unweave.config import ForgetConfig
 from unweave.errors import DataError
 from unweave.outcomes import ClassProfile, Outcomes
+from unweave.spread import MarginCounts
 
 LANDING_POINTS = 0.5
 """A landing is right within this many points of the target error, or within one sample if that is more."""
+
+FEW = 20
+"""With fewer samples of a class, each is ranked among all that the model was trained on, where that is known."""
 
 SAME_MARGIN = 0.1
 """Margins closer to their targets than this share of the targets' spread need no request."""
@@ -41,6 +45,9 @@ class Goal:
     """More than the target is right as well."""
     spread: float = math.inf
     """How much held-out margins vary; infinite where only the error counts."""
+    few: bool = False
+    """Of every class there are so few samples that the error alone may say nothing: one that stays right may not have
+    been forgotten at all."""
 
     def __str__(self) -> str:
         return f"{'at least ' if self.at_least else ''}{self.error:.2f} % ({self.words})"
@@ -68,8 +75,21 @@ class Goal:
         return self if self.margins is None else replace(self, margins=self.margins + by)
 
 
-def choose_goal(config: ForgetConfig, before: Outcomes, held_out: ClassProfile | None) -> Goal:
-    """The goal of a request, from the original model's outcomes on the forget set and on held-out data.
+def choose_goal(
+    config: ForgetConfig,
+    before: Outcomes,
+    held_out: ClassProfile | None,
+    trained: MarginCounts | None = None,
+    learnt: Outcomes | None = None,
+) -> Goal:
+    """The goal of a request.
+
+    Args:
+        config: what is asked for.
+        before: what the model makes of the forget set.
+        held_out: what is known of its outputs on held-out samples.
+        trained: how the margins of training samples are spread.
+        learnt: what the model that these margins are of makes of the forget set, where it is there.
 
     Raises:
         DataError: neither ``val=`` nor aggregates in the Grams to aim at, or none for one of the classes.
@@ -84,12 +104,29 @@ def choose_goal(config: ForgetConfig, before: Outcomes, held_out: ClassProfile |
             "There is nothing to aim at: pass val= (held-out samples; --val on the command line), or Grams that were "
             "fitted with it."
         )
-    ranks = _ranks_within(before)
-    error, words = held_out.expected_error(before.labels), "the held-out error of its classes"
+    held_out.require(before.labels)
+    ranks, wrong, words = _ranks_within(before), held_out.error[before.labels], "the held-out error of its classes"
+    few = ranked_by_training(before, trained)
+    if trained is not None and bool(few.any()):
+        ranks[few] = trained.ranks(before.labels[few], (learnt or before).margin[few])
+        wrong[few] = (ranks[few] < wrong[few]).double()
+        words += ", for samples as hard to learn as these"
+    error = 100.0 * wrong.mean().item()
     margins = held_out.margin_at(before.labels, ranks)
+    margins[few] = margins[few].minimum(before.margin[few])  # who asks to be forgotten is not to be known better
     kept = margins if config.objective == "match" else None
     spread = margins.std().item() if len(margins) > 1 else 1.0
-    return Goal(error, tolerance, margins.mean().item(), words, margins=kept, spread=max(spread, 1e-12))
+    mean, told = margins.mean().item(), bool(few.all())
+    return Goal(error, tolerance, mean, words, margins=kept, spread=max(spread, 1e-12), few=told)
+
+
+def ranked_by_training(outcomes: Outcomes, trained: MarginCounts | None) -> Tensor:
+    """Which samples are ranked among the training samples of their class, bool [N]: those of which there are few.
+
+    Among themselves a few are ranked by chance, and a single one is always in the middle.
+    """
+    few = outcomes.labels.bincount(minlength=outcomes.classes)[outcomes.labels] < FEW
+    return few & trained.known(outcomes.labels) if trained is not None else torch.zeros_like(few)
 
 
 def _ranks_within(outcomes: Outcomes) -> Tensor:

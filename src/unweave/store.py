@@ -27,10 +27,12 @@ from unweave.files import write_atomically
 from unweave.grams import CONVOLUTIONS, LayerGrams, LayerInfo, Origin
 from unweave.outcomes import LEVELS, ClassProfile
 from unweave.rest import bytes_of
+from unweave.spread import BINS, MarginCounts
 
 FORMAT = "unweave.grams"
 VERSION = 1
 PROFILE = "held_out"
+SPREAD = "margins.counts"
 MEANT = "Pass the file that grams.save() wrote."
 
 
@@ -57,6 +59,8 @@ def save_grams(
     tensors = {f"gram.{name}": _pack(grams.grouped(name).cpu()).to(dtype) for name in grams}
     if grams.held_out is not None:
         tensors |= {f"{PROFILE}.{key}": value for key, value in vars(grams.held_out).items()}
+    if grams.margins is not None:
+        tensors[SPREAD] = grams.margins.counts.int()
     header = {
         "format": FORMAT,
         "version": str(VERSION),
@@ -89,7 +93,8 @@ def load_with_notes(path: str | PathLike[str]) -> tuple[LayerGrams, dict[str, st
     if origin.samples < 1 or any(info.rows < 0 for info in layers.values()):
         raise StoreError(f"{path} is damaged: it counts {origin.samples} samples, or rows below zero. Fit again.")
     grams = {name: _checked_gram(path, name, info, tensors.get(f"gram.{name}")) for name, info in layers.items()}
-    return LayerGrams(grams, layers, origin, _profile(path, tensors)), json.loads(header.get("notes", "{}"))
+    found = LayerGrams(grams, layers, origin, _profile(path, tensors), _spread(path, tensors))
+    return found, json.loads(header.get("notes", "{}"))
 
 
 def _origin(header: Mapping[str, str]) -> Origin:
@@ -174,6 +179,16 @@ def _profile(path: str | PathLike[str], tensors: Mapping[str, Tensor]) -> ClassP
         if value is None or tuple(value.shape) != ((classes, LEVELS) if wide else (classes,)):
             raise StoreError(f"{path}: {PROFILE}.{key} is missing or has the wrong shape. Fit again.")
     return ClassProfile(**{key: value for key, value in parts.items() if value is not None})
+
+
+def _spread(path: str | PathLike[str], tensors: Mapping[str, Tensor]) -> MarginCounts | None:
+    """Files of earlier releases have none."""
+    counts = tensors.get(SPREAD)
+    if counts is None:
+        return None
+    if counts.dim() != 2 or counts.shape[1] != BINS or counts.dtype != torch.int32:
+        raise StoreError(f"{path}: {SPREAD} has the wrong shape or type. Fit again.")
+    return MarginCounts(counts.long())
 
 
 def _pack(gram: Tensor) -> Tensor:

@@ -1,0 +1,75 @@
+"""MarginCounts: how the margins of training samples are spread, class by class, in counts that add and subtract.
+
+Margins are counted in BINS bins of asinh(margin), as wide everywhere, from −REACH to REACH; what lies beyond is counted
+in the outermost bin. Like Grams, the counts of two sets of samples that share none are added, and those of samples
+that are taken out are subtracted.
+
+They tell how hard a sample was to learn for its class: its rank among the others, which no other sample of a request
+need be there for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unweave.outcomes import Outcomes
+
+BINS = 256
+REACH = 8.0
+"""In asinh(margin); as a margin some 1,500."""
+MOST_CLASSES = 4096
+"""With more of them the counts, 1 KiB a class in a file, would be larger than many a Gram: then none are kept."""
+
+
+@dataclass(frozen=True)
+class MarginCounts:
+    """How many training samples of each class have a margin in each bin: int64 [C, BINS] on the CPU.
+
+    A count may fall below zero where samples were taken out as a changed model sees them; it is read as none.
+    """
+
+    counts: Tensor
+
+    @staticmethod
+    def of(outcomes: Outcomes) -> MarginCounts | None:
+        """Of samples that a model was run on; None where it has too many classes."""
+        if outcomes.classes > MOST_CLASSES:
+            return None
+        cells = outcomes.labels * BINS + _position(outcomes.margin).floor().long().clamp(max=BINS - 1)
+        return MarginCounts(cells.bincount(minlength=outcomes.classes * BINS).view(-1, BINS))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MarginCounts) and torch.equal(self.counts, other.counts)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def combined(self, other: MarginCounts, sign: int) -> MarginCounts | None:
+        """With the other's samples added (+1) or taken out (−1); None where they are of other classes."""
+        if self.counts.shape != other.counts.shape:
+            return None
+        return MarginCounts(self.counts + sign * other.counts)
+
+    def known(self, labels: Tensor) -> Tensor:
+        """Which of these labels' classes have samples here, bool [N]."""
+        there = self.counts.clamp(min=0).sum(1) > 0
+        return there[labels.clamp(max=len(there) - 1)] & (labels < len(there))
+
+    def ranks(self, labels: Tensor, margins: Tensor) -> Tensor:
+        """The share of the samples of each label's class whose margin is lower, [N] in [0, 1]; for known classes.
+
+        Within a bin they count as evenly spread.
+        """
+        counts = self.counts.clamp(min=0).double()[labels]
+        position = _position(margins)
+        whole = position.floor().long().clamp(max=BINS - 1)
+        own = counts.gather(1, whole[:, None]).squeeze(1)
+        below = counts.cumsum(1).gather(1, whole[:, None]).squeeze(1) - own
+        return (below + (position - whole).clamp(max=1) * own) / counts.sum(1)
+
+
+def _position(margins: Tensor) -> Tensor:
+    """Where margins stand on the scale of the bins, in [0, BINS]."""
+    return ((margins.double().asinh() + REACH) * (BINS / (2 * REACH))).clamp(0, BINS)
