@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.blocks import replaced
+from benchmarks.one_by_one import READ_OUTS
 
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- results/demo.json -->", "<!-- end -->"
 ENSEMBLE_START, ENSEMBLE_END = "<!-- results/ensemble-allcnn.json -->", "<!-- end of the ensemble -->"
 PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end of protection -->"
+ONE_BY_ONE_START, ONE_BY_ONE_END = "<!-- results/one-by-one.json -->", "<!-- end of one-by-one -->"
 METHODS = {
     "original": "original",
     "match": "unlearned, `match`",
@@ -97,6 +99,16 @@ def protection_block(root: Path = ROOT) -> str:
     return "\n".join([PROTECTION_START, *lines, PROTECTION_END])
 
 
+def one_by_one_block(root: Path = ROOT) -> str:
+    """A line for each way to forget the same samples, the original and retraining."""
+    document = json.loads((root / "results/one-by-one.json").read_text())
+    lines = ["| | networks | forgotten | off | retained | test |", "|---|---:|---:|---:|---:|---:|"]
+    for row in document["means"]:
+        cells = [f"{row[name]:.1f}" if name in ("forgotten", "test") else f"{row[name]:.2f}" for name in READ_OUTS]
+        lines.append(f"| {row['way']} | {row['networks']} | {' | '.join(cells)} |")
+    return "\n".join([ONE_BY_ONE_START, *lines, ONE_BY_ONE_END])
+
+
 def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
@@ -117,6 +129,7 @@ def write_blocks() -> None:
         ("README.md", START, END, demo_block()),
         ("docs/audit.md", ENSEMBLE_START, ENSEMBLE_END, ensemble_block()),
         ("docs/method.md", PROTECTION_START, PROTECTION_END, protection_block()),
+        ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
     ):
         text = (ROOT / page).read_text()
         (ROOT / page).write_text(replaced(text, start, end, block))
