@@ -167,4 +167,52 @@ def test_where_nobody_knows_how_hard_few_samples_were_it_is_said(points: Problem
         result = unweave.forget(points.model, points.samples(chosen), grams, points.val, config)
         assert not any("middle of their class" in words for words in result.warnings)
     seen = outcomes(torch.tensor([0]), torch.tensor([1.0]))
-    assert remarks.ranked_by_chance(without(points.grams), seen, ForgetConfig(task="classes")) == []
+    assert remarks.ranked_by_chance(without(points.grams), seen, ForgetConfig(task="classes").resolved()) == []
+
+
+def test_no_target_is_above_the_margin_and_what_is_wrong_already_stays_so(points: Problem) -> None:
+    trained, held_out = points.grams.margins, points.grams.held_out
+    assert trained is not None
+    before = outcomes(torch.tensor([0, 1]), torch.tensor([-0.01, 8.0], dtype=torch.float64), 5)
+    told = MarginCounts(torch.zeros(5, BINS).long())
+    told.counts[:, :2] = 1  # nobody was learnt as badly as either of the two
+    goal = choose_goal(ForgetConfig().resolved(), before, held_out, told)
+    assert goal.margins is not None
+    assert goal.margins.tolist() == [-0.01, 8.0]
+    assert goal.error == 50
+    assert goal.met(before)
+    raised, lowered = goal.shifted(2.0).margins, goal.shifted(-2.0).margins
+    assert raised is not None
+    assert lowered is not None
+    assert raised.tolist() == [-0.01, 8.0], "a nudge upwards would teach them"
+    assert lowered.tolist() == pytest.approx([-2.01, 6.0])
+
+
+def test_few_samples_of_a_network_that_knows_unseen_ones_as_well_are_forgotten_with_hardly_a_change() -> None:
+    order = torch.Generator().manual_seed(0)
+    centres = 1.2 * torch.randn(3, 8, generator=order)
+
+    def drawn_from(count: int) -> tuple[Tensor, Tensor]:
+        y = torch.arange(count) % 3
+        return centres[y] + torch.randn(count, 8, generator=order), y
+
+    x, y = drawn_from(600)
+    val = [drawn_from(300)]
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    optimiser = torch.optim.Adam(net.parameters(), lr=0.01)
+    for _ in range(60):
+        optimiser.zero_grad()
+        torch.nn.functional.cross_entropy(net(x), y).backward()
+        optimiser.step()
+    grams = unweave.fit(net.eval(), [(x, y)], val=val)
+    asked = torch.randperm(600, generator=order)[:120].split(10)
+    done = [unweave.forget(net, [(x[some], y[some])], grams, val) for some in asked]
+    assert sum(result.ok for result in done) >= 10, [result.stopped for result in done if not result.ok]
+    assert all(result.grams.samples == 590 for result in done if result.ok)
+
+
+def test_the_validation_set_is_not_doubted_for_the_sake_of_one_sample_that_stays_right(points: Problem) -> None:
+    result = unweave.forget(points.model, points.samples(torch.tensor([7])), points.grams)
+    assert result.goal.error == 0
+    assert not any("really held out" in words for words in result.warnings)

@@ -55,7 +55,7 @@ class Request(Walk):
             self.size = self.config.lr or self._choose_size(start)
         self._first_size = self.size
         if self.size == 0.0:
-            return Ending(self._nowhere_to_go(), ok=False), start.look
+            return self._without_a_step(start), start.look
         order = self._order.get_state()
         ending, last = self._until_the_end(start)
         if self._ruined and not self._watching:
@@ -130,7 +130,7 @@ class Request(Walk):
             if now.look.distance < SETTLED * start.look.distance or self.size < self._first_size / 32:
                 break
         if self.goal.reached(now.look.forget_error):
-            return self._end_at(now)
+            return self._end_at(now if self._arrived(now) else best)
         return self._nudge(now, best)
 
     def _nudge(self, now: Seen, best: Seen) -> tuple[Ending, Seen]:
@@ -271,7 +271,8 @@ class Request(Walk):
         """Whether the error is right; of few samples it may have been before, and then the margins must tell."""
         if not self.goal.reached(seen.look.forget_error):
             return False
-        as_before = self.goal.few and self.goal.reached(self.history[0].forget_error)
+        first = self.history[0]
+        as_before = self.goal.few and self.goal.reached(first.forget_error) and first.distance > self.goal.near
         return not as_before or self._left(seen) <= 1 - MOST
 
     def _left(self, seen: Seen) -> float:
@@ -303,6 +304,14 @@ class Request(Walk):
         remedy += "; or leave lr out" if self.config.lr is not None else ""
         remedy += "; or some of these labels are right after all" if self.config.task == "poison" else ""
         return Ending(f"{words}; {kept}. {remedy}.", ok=False), best
+
+    def _without_a_step(self, start: Seen) -> Ending:
+        """The ending where no step helps: few samples may be as near as they can come."""
+        near = self.goal.few and start.look.distance <= self.goal.near
+        if near and self.goal.reached(start.look.forget_error):
+            words = f"Already there, as near as a step could bring it: the forget error is {self._versus(start)}"
+            return Ending(f"{words}; nothing was changed.", ok=True)
+        return Ending(self._nowhere_to_go(), ok=False)
 
     def _nowhere_to_go(self) -> str:
         full = all(

@@ -57,6 +57,7 @@ def facts_about(grams: LayerGrams) -> dict[str, str]:
     """What ranks must have in common before they work with Grams."""
     return {
         "set of Grams": f"{grams.origin.model[:12]} {grams.samples} samples",
+        "knowledge of margins": str(grams.margins is not None),
         "choice of layers": " ".join(f"{name}:{info.weight_shape}" for name, info in grams.layers.items()),
     }
 

@@ -57,7 +57,7 @@ def repeated(digests: tuple[str, ...]) -> list[str]:
 def ranked_by_chance(grams: LayerGrams, before: Outcomes, config: ForgetConfig) -> list[str]:
     """A warning where there are few samples of a class and nobody knows how hard they were to learn."""
     rarest = int(before.labels.bincount()[before.labels].min())
-    if grams.margins is not None or config.task != "samples" or rarest >= FEW:
+    if grams.margins is not None or config.stop != "held-out" or rarest >= FEW:
         return []
     return [
         f"of a class with fewer than {FEW} samples in the request, these Grams do not say how hard each was to learn "
@@ -111,7 +111,7 @@ def about_the_end(
             f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
             "these samples trained on, under this very transform, and is the validation set held out?"
         )
-    if not goal.at_least and goal.error == 0 and not first.val_error:  # one of another class that is wrong clears it
+    if goal.held_out_error == 0 and not first.val_error:  # one of another class that is wrong clears it
         warnings.append(
             "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
             "validation set really held out? It must not hold training samples"

@@ -23,6 +23,9 @@ LANDING_POINTS = 0.5
 FEW = 20
 """With fewer samples of a class, each is ranked among all that the model was trained on, where that is known."""
 
+NEAR = 0.25
+"""Few samples within this share of the spread of held-out margins are near: retrained models differ by more."""
+
 SAME_MARGIN = 0.1
 """Margins closer to their targets than this share of the targets' spread need no request."""
 
@@ -45,9 +48,15 @@ class Goal:
     """More than the target is right as well."""
     spread: float = math.inf
     """How much held-out margins vary; infinite where only the error counts."""
+    held_out_error: float | None = None
+    """The held-out error of the forget set's classes, in percent, where the target comes of it."""
     few: bool = False
     """Of every class there are so few samples that the error alone may say nothing: one that stays right may not have
     been forgotten at all."""
+    near: float = 0.0
+    """Of few samples: a distance that is none, should no step make it smaller."""
+    highest: Tensor | None = None
+    """Margins [N] that no target may exceed."""
 
     def __str__(self) -> str:
         return f"{'at least ' if self.at_least else ''}{self.error:.2f} % ({self.words})"
@@ -71,8 +80,11 @@ class Goal:
         return self.reached(outcomes.error) and self.distance(outcomes) <= SAME_MARGIN * self.spread
 
     def shifted(self, by: float) -> Goal:
-        """The goal with every target margin moved."""
-        return self if self.margins is None else replace(self, margins=self.margins + by)
+        """The goal with every target margin moved, as far as it may be."""
+        if self.margins is None:
+            return self
+        margins = self.margins + by
+        return replace(self, margins=margins if self.highest is None else margins.minimum(self.highest))
 
 
 def choose_goal(
@@ -111,13 +123,24 @@ def choose_goal(
         ranks[few] = trained.ranks(before.labels[few], (learnt or before).margin[few])
         wrong[few] = (ranks[few] < wrong[few]).double()
         words += ", for samples as hard to learn as these"
-    error = 100.0 * wrong.mean().item()
     margins = held_out.margin_at(before.labels, ranks)
-    margins[few] = margins[few].minimum(before.margin[few])  # who asks to be forgotten is not to be known better
-    kept = margins if config.objective == "match" else None
+    # Who asks to be forgotten is not to be known better: what is wrong already, and would be right, stays wrong.
+    highest = before.margin.where(few, torch.inf)
+    wrong = wrong.where(~(before.wrong & (margins >= highest)), 1.0)
+    margins = margins.minimum(highest)
     spread = margins.std().item() if len(margins) > 1 else 1.0
-    mean, told = margins.mean().item(), bool(few.all())
-    return Goal(error, tolerance, mean, words, margins=kept, spread=max(spread, 1e-12), few=told)
+    return Goal(
+        error=100.0 * wrong.mean().item(),
+        tolerance=tolerance,
+        mean_margin=margins.mean().item(),
+        words=words,
+        margins=margins if config.objective == "match" else None,
+        spread=max(spread, 1e-12),
+        held_out_error=held_out.expected_error(before.labels),
+        few=bool(few.all()),
+        near=NEAR * held_out.margin[before.labels].std(1).mean().item() if bool(few.all()) else 0.0,
+        highest=highest,
+    )
 
 
 def ranked_by_training(outcomes: Outcomes, trained: MarginCounts | None) -> Tensor:
