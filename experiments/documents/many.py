@@ -5,7 +5,8 @@ networks, those that methods were applied to (the table's seeds) come last, and 
 them: they are the classifier's test networks, and it has learnt from none of them. U-LiRA, RMIA and KLoM take the
 unlearned networks of the table's seeds, so that every method gives them as many, or all there are (``every``).
 
-    xgboost  fitted once on full against retrained; asked about the unlearned ones from its test networks
+    xgboost  fitted once on full against retrained; asked about the unlearned ones from its test networks; or in turns,
+             so that it is asked about all there are (``every``; experiments/documents/rotation.py)
     u-lira   unlearned against retrained, for an attacker who knows the method; also about the quarter of the samples
              that retrained networks find hardest, which an average over all samples hides
     rmia     the first half of the retrained networks are references, held-out samples of the classes the population;
@@ -21,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.documents.rotation import Turn, mean_auc, turns
 from experiments.running.work import Work
 from experiments.settings import Case
 from unweave.audit import Ensemble, Separation, separate
@@ -30,6 +32,8 @@ from unweave.audit.lira import ULiRA
 from unweave.audit.rmia import RMIA
 from unweave.audit.shadow_classifier import ShadowClassifier
 
+TRAINED = ("original", "retrained")
+"""What was only trained."""
 CURVE = 60
 """Points kept of a ROC curve."""
 FEWEST_HARD = 10
@@ -96,7 +100,7 @@ class Attackers:
         seeds = trained[method] if method in trained else self.unlearned(method)
         counts = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "unlearned": len(seeds)}
         asked: dict[str, Callable[[str, list[int]], dict[str, Any] | None]] = {
-            "xgboost": self._by_classifier,
+            "xgboost": self._by_classifiers_in_turn if self.every else self._by_classifier,
             "u-lira": self._by_likelihood,
             "rmia": self._by_references,
             "klom": self._distance,
@@ -139,6 +143,31 @@ class Attackers:
         learnt_from = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds)}
         return described(self.scored(self.outputs(method, able)), {**learnt_from, "on trial": len(able)})
 
+    @functools.cached_property
+    def _turned(self) -> list[tuple[Turn, ShadowClassifier]]:
+        """A classifier for every turn, fitted without the networks that it is asked about."""
+        tried = [s for s in self.full_seeds if any(s in self.seeds(m) for m in self.methods if m not in TRAINED)]
+        found = []
+        for turn in turns(self.full_seeds, tried or self.full_seeds, self.retrained_seeds):
+            groups = self.outputs("original", turn.full), self.outputs("retrained", turn.retrained)
+            found.append((turn, ShadowClassifier().fit(*groups, removed_classes=self.case.classes)))
+        return found
+
+    def _by_classifiers_in_turn(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
+        found, asked = list[Separation](), set[int]()
+        for turn, attack in self._turned:
+            splits = attack.splits["full"], attack.splits["retrained"]
+            able = turn.retrained[splits[1].validation] if method == "retrained" else turn.full[splits[0].test]
+            able = [seed for seed in able if seed in seeds]
+            negatives = self.outputs("retrained", turn.retrained[splits[1].test])
+            if able:
+                found.append(self._separated(attack.score(self.outputs(method, able)), attack.score(negatives)))
+                asked |= set(able)
+        if not found:
+            return None
+        rests_on = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "on trial": len(asked)}
+        return {"auc": rounded(mean_auc(found)), "turns": len(found), "rests on": rests_on}
+
     def _by_likelihood(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         others = self.retrained_seeds
         if method == "retrained":
@@ -174,7 +203,7 @@ class Attackers:
         return described(self._separated(scores(method, seeds), scores("retrained", others)), rests_on)
 
     def _distance(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
-        if method in ("original", "retrained"):
+        if method in TRAINED:
             return None  # they stand beside every other method: as its control and its floor
         count = min(len(seeds), len(self.full_seeds), len(self.retrained_seeds) // 2)
         full = self.outputs("original", self.full_seeds[-count:])

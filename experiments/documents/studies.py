@@ -127,13 +127,12 @@ ATTACKS = ("XGBoost", "U-LiRA", "U-LiRA, hardest quarter", "RMIA", "KLoM / floor
 
 def attacks(document: Document) -> str:
     """All attacks, the same with more networks, then what each part is worth."""
-    more = document["more networks"]
+    more, columns = document["more networks"], ["method", "n", *ATTACKED.values(), *ATTACKS]
     beyond = [
-        "With all unlearned networks there are:",
-        table(["method", "n", *ATTACKED.values(), *ATTACKS[1:]], [_without_classifier(r) for r in _attacked(more)]),
-        basis(more, ("u-lira", "rmia", "klom")),
+        "With all unlearned networks there are, the classifier in turns, fitted anew without those it is asked about:",
+        table(columns, _attacked(more)),
+        basis(more),
     ]
-    columns = ["method", "n", *ATTACKED.values(), *ATTACKS]
     return "\n\n".join(
         [
             table(columns, _attacked(document)),
@@ -161,12 +160,6 @@ def _attacked(document: Document) -> list[list[str]]:
         errors = (mean(row["errors"][key]) for key in ATTACKED)
         found.append([row["title"], count(row), *errors, by_classifier, auc(lira), auc(hardest), by_references, klom])
     return found
-
-
-def _without_classifier(row: list[str]) -> list[str]:
-    """It is asked about its own test networks alone."""
-    place = 2 + len(ATTACKED)
-    return row[:place] + row[place + 1 :]
 
 
 def incremental_long(document: Document) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import ks_2samp
 
-from experiments.documents.many import Attackers, rounded
+from experiments.documents.many import TRAINED, Attackers, rounded
 from experiments.documents.paper_numbers import PAPER
 from experiments.running.sources import recipe_of
 from experiments.running.work import Work
@@ -20,7 +20,6 @@ from experiments.ways.tuning import TUNING_SEED, best_of, chosen_settings, rows_
 from unweave.audit import Ensemble
 from unweave.audit.readouts import entropy_histograms, log_entropy
 
-TRAINED = ("original", "retrained")
 STORY = ("ok", "stopped", "epochs", "target", "config", "needs", "trials")
 
 
