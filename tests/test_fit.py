@@ -409,7 +409,7 @@ def test_nothing_that_is_kept_is_as_long_as_the_data() -> None:
     kept = [grams.grouped(name) for name in grams]
     kept += vars(grams.held_out).values()
     assert not {29, 31} & {size for tensor in kept for size in tensor.shape}
-    assert {tensor.shape for tensor in vars(grams.held_out).values()} == {(3,), (3, LEVELS)}
+    assert {tensor.shape for tensor in vars(grams.held_out).values()} == {(), (3,), (3, LEVELS)}
 
 
 def test_an_empty_val_is_refused_by_its_name() -> None:

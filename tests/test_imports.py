@@ -15,7 +15,7 @@ import unweave
 
 ORDER = [
     {"starting"},
-    {"errors", "transfer", "protection"},
+    {"errors", "transfer", "protection", "label_shift"},
     {"files"},
     {"fused_kernel"},
     {"fused"},

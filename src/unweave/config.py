@@ -55,7 +55,8 @@ class ForgetConfig:
     """Move only these layers, or only the last k; the others are frozen."""
     seed: int = 0
     max_damage: float | None = 5.0
-    """A rise of the validation error by more points than this counts as a collapse and is undone; None: never."""
+    """A rise of the validation error by more points than this, beside what fewer samples of a class cost by themselves,
+    counts as a collapse and is undone; None: never."""
     watch: str = "ends"
     """When to look at the validation set: before the first step and at the end (and, should that show a collapse, once
     more from the start with a look after every epoch), or "epochs": after every epoch. A stop rule that compares
@@ -65,6 +66,9 @@ class ForgetConfig:
     negative: str = "clip"
     freeze_at_one: bool = False
     """Freeze a layer with γ = 1 altogether, as the authors' code does."""
+    label_shift: bool = True
+    """Samples: aim where held-out samples would be for a network trained on the retained samples alone. It says a class
+    less often that has lost more of its samples than the others have; see :mod:`unweave.label_shift`."""
     shuffle: bool = True
     dropout: bool = False
     """Leave dropout on while unlearning, as the authors' code does."""

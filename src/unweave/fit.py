@@ -103,7 +103,7 @@ def fit(
         raise DataError(f"The training loader {held}. A training set has at least two samples.")
     held_out = None
     if val is not None:
-        held_out = ClassProfile.of(observe_val(net, val))
+        held_out = ClassProfile.of(observe_val(net, val), grams.origin.labels)
     reshard(net)
     if kept is not None:
         kept.remove()
@@ -114,7 +114,7 @@ def fit(
 def observe_val(net: nn.Module, val: Loader, show: Callable[[Inputs], None] | None = None) -> Outcomes:
     """The outcomes of held-out samples; ``show`` sees their inputs too."""
     with at_rest(net, convolutions=None):
-        return observe_shares(net, val, "validation", device_of(net), show)
+        return observe_shares(net, val, "validation", device_of(net), show, tempered=True)
 
 
 def _begin(

@@ -106,7 +106,8 @@ def forget(
     space = _space(retained.restricted(names), config, grams.names)
     seen, met = _watched(original, val, samples)
     held_out = _held_out(grams, seen, before)
-    goal = choose_goal(config, before, held_out, grams.margins, learnt)
+    counts = grams.origin.labels, retained.origin.labels
+    goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts)
 
     net = duplicate(original)
     descent = _descent(net, space, config, grams.names)
@@ -267,7 +268,7 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
     kept = grams.held_out
     if seen is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
         return kept
-    return ClassProfile.of(seen)
+    return ClassProfile.of(seen, grams.origin.labels)
 
 
 def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:

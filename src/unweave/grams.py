@@ -211,7 +211,10 @@ class LayerGrams(Mapping[str, Tensor]):
         samples, counts = self.samples + sign * other.samples, self._counted_with(other, sign)
         drifted = self.origin.drifted or other.origin.drifted or self.origin.first != other.origin.first
         origin = replace(self.origin, samples=samples, transform=label, labels=counts, drifted=drifted)
-        return LayerGrams(grams, layers, origin, self.held_out, self._spread_with(other, sign))
+        held_out = self.held_out
+        if held_out is not None and sign > 0:
+            held_out = held_out.trained_on(counts)
+        return LayerGrams(grams, layers, origin, held_out, self._spread_with(other, sign))
 
     def _spread_with(self, other: LayerGrams, sign: int) -> MarginCounts | None:
         """How margins are spread afterwards; unknown if it is of one of the two."""

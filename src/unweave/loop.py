@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from unweave.descent import EpochReport
 from unweave.errors import ModelError
 from unweave.result import Look
+from unweave.stopping import SAID
 from unweave.walk import LEAST_STEP, Seen, Walk
 
 PATIENCE = 3
@@ -293,6 +294,8 @@ class Request(Walk):
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
         allowed = self.config.max_damage
         damage = "" if allowed is None else f", or raised the validation error by more than {allowed:g} points"
+        if damage and self.goal.rise > SAID:
+            damage += f" beside the {self.goal.rise:.1f} that fewer samples of its classes cost"
         words = (
             f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or drove the outputs "
             f"far off their targets{damage}"

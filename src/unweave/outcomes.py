@@ -10,8 +10,8 @@ For logits z [N, C] and labels y [N], in float64:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from unweave.batches import Doubts, Inputs, logits_of
 from unweave.errors import DataError
+from unweave.label_shift import best_temperature, label_shift, tempered_losses
 
 LEVELS = 101
 """Quantiles kept per class: 0 %, 1 %, …, 100 %."""
+_LEVELS = np.linspace(0, 1, LEVELS)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -47,6 +49,8 @@ class Outcomes:
     margin: Tensor
     entropy: Tensor
     classes: int
+    tempered: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    """Sums of losses at other temperatures, [K], where they were asked for; see :mod:`unweave.label_shift`."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,8 +68,7 @@ class Outcomes:
 
     def where(self, mask: Tensor) -> Outcomes:
         """The outcomes of some of the samples."""
-        kept = {f.name: getattr(self, f.name)[mask] for f in fields(self) if f.name != "classes"}
-        return Outcomes(**kept, classes=self.classes)
+        return Outcomes(**{name: getattr(self, name)[mask] for name in _COLUMNS}, classes=self.classes)
 
     def by_class(self) -> Iterator[Outcomes]:
         """The outcomes of every class there is, in their order; sorted once, not searched once for each class."""
@@ -88,11 +91,12 @@ class Outcomes:
             return Outcomes.none()
         columns = [torch.cat([getattr(p, name) for p in parts]).double() for name in _COLUMNS]
         labels, wrong, loss, margins, entropies = torch.stack(columns).cpu()
-        return Outcomes(labels.long(), wrong.bool(), loss, margins, entropies, parts[0].classes)
+        tempered = torch.stack([p.tempered for p in parts]).sum(0).cpu() if len(parts[0].tempered) else _NOT_ASKED_FOR
+        return Outcomes(labels.long(), wrong.bool(), loss, margins, entropies, parts[0].classes, tempered)
 
 
-def read(logits: Tensor, labels: Tensor) -> Outcomes:
-    """The read-outs of one batch, on the device of the logits."""
+def read(logits: Tensor, labels: Tensor, tempered: bool = False) -> Outcomes:
+    """The read-outs of one batch, on the device of the logits; also at other temperatures, if asked for."""
     z = logits.detach().double()
     return Outcomes(
         labels=labels,
@@ -101,34 +105,42 @@ def read(logits: Tensor, labels: Tensor) -> Outcomes:
         margin=margin(z, labels),
         entropy=entropy(z),
         classes=z.shape[1],
+        tempered=tempered_losses(z, labels) if tempered else _NOT_ASKED_FOR,
     )
 
 
-def read_batch(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts) -> Outcomes:
+def read_batch(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts, tempered: bool = False) -> Outcomes:
     """Run a model on one batch and read its outputs, on its device."""
     logits = logits_of(model, inputs, labels, doubts)
     # A label that is still in doubt must not be looked up on a GPU, which would not survive it.
-    return read(logits, labels.clamp(0, logits.shape[1] - 1))
+    return read(logits, labels.clamp(0, logits.shape[1] - 1), tempered)
 
 
-def observe(model: nn.Module, batches: Iterable[tuple[Inputs, Tensor]], doubts: Doubts | None = None) -> Outcomes:
+def observe(
+    model: nn.Module,
+    batches: Iterable[tuple[Inputs, Tensor]],
+    doubts: Doubts | None = None,
+    tempered: bool = False,
+) -> Outcomes:
     """Run a model (already at rest) over checked batches and read its outputs.
 
     Args:
         model: maps a batch to logits.
         batches: from :func:`unweave.batches.checked`, with the same ``doubts``.
         doubts: collects what is still to be asked of a device; it is settled here, at the end.
+        tempered: sum up losses at other temperatures as well.
     """
     found = []
     for inputs, labels in batches:
         doubts = Doubts(later=labels.device.type != "cpu") if doubts is None else doubts
-        found.append(read_batch(model, inputs, labels, doubts))
+        found.append(read_batch(model, inputs, labels, doubts, tempered))
     if doubts is not None:
         doubts.settle()
     return Outcomes.concat(found)
 
 
-_COLUMNS = tuple(f.name for f in fields(Outcomes) if f.name != "classes")
+_COLUMNS = ("labels", "wrong", "loss", "margin", "entropy")
+_NOT_ASKED_FOR = torch.empty(0, dtype=torch.float64)
 
 
 def membership_auc(members: Outcomes, strangers: Outcomes) -> float | None:
@@ -148,12 +160,23 @@ def membership_auc(members: Outcomes, strangers: Outcomes) -> float | None:
     return float(wins.mean())
 
 
+_UNKNOWN = torch.tensor(float("nan"), dtype=torch.float64)
+
+
+def _counted(labels: Sequence[int], classes: int) -> Tensor:
+    """Counts of labels as [C]; unknown where they are of another number of classes."""
+    return torch.tensor(labels, dtype=torch.float64) if len(labels) == classes else _UNKNOWN.expand(classes)
+
+
 @dataclass(frozen=True)
 class ClassProfile:
     """What is kept of a set of samples in place of the samples: aggregates per class, float64 on the CPU.
 
     count, error (a fraction) and loss are [C]; the quantiles of margin and entropy are [C, LEVELS], from the lowest
     value to the highest. A class without samples has count 0 and NaN elsewhere.
+
+    trained [C] are the samples that the model was trained on, and temperature [] is what makes its outputs honest; NaN
+    where they are not known. See :mod:`unweave.label_shift`.
     """
 
     count: Tensor
@@ -161,9 +184,12 @@ class ClassProfile:
     loss: Tensor
     margin: Tensor
     entropy: Tensor
+    trained: Tensor = field(default_factory=lambda: _UNKNOWN)
+    temperature: Tensor = field(default_factory=lambda: _UNKNOWN)
 
     @staticmethod
-    def of(outcomes: Outcomes) -> ClassProfile:
+    def of(outcomes: Outcomes, trained: Sequence[int] = ()) -> ClassProfile:
+        """Of held-out samples, by a model that was trained on so many samples of each class (empty: nobody knows)."""
         levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
         nothing = torch.full((LEVELS,), float("nan"), dtype=torch.float64)
         rows: list[tuple[Tensor, ...]] = []
@@ -177,7 +203,13 @@ class ClassProfile:
                     torch.quantile(own.entropy, levels) if len(own) else nothing,
                 )
             )
-        return ClassProfile(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
+        found = ClassProfile(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
+        temperature = torch.tensor(best_temperature(outcomes.tempered), dtype=torch.float64)
+        return replace(found, trained=_counted(trained, len(rows)), temperature=temperature)
+
+    def trained_on(self, labels: Sequence[int]) -> ClassProfile:
+        """The same profile, of a model that was trained on so many samples of each class at least."""
+        return replace(self, trained=self.trained.maximum(_counted(labels, self.classes)))
 
     @property
     def classes(self) -> int:
@@ -195,6 +227,19 @@ class ClassProfile:
         low = position.floor().long().clamp(max=LEVELS - 2)
         below, above = self.margin[labels, low], self.margin[labels, low + 1]
         return below + (position - low) * (above - below)
+
+    def without(self, retained: Sequence[int]) -> ClassProfile:
+        """What it would be had the model been trained on so many samples of each class; itself where nobody knows.
+
+        What divides wrong from right is a margin, which stays where it is.
+        """
+        by = label_shift(self.trained, _counted(retained, self.classes), self.temperature)
+        margins, error = self.margin + by[:, None], self.error.clone()
+        for c in by.nonzero().flatten().tolist():
+            if self.count[c]:
+                divide = np.interp(float(self.error[c]), _LEVELS, self.margin[c].numpy())
+                error[c] = float(np.interp(divide, margins[c].numpy(), _LEVELS))
+        return replace(self, margin=margins, error=error)
 
     def has(self, labels: Tensor) -> bool:
         """Whether every one of these labels' classes has held-out samples."""

@@ -63,9 +63,16 @@ def facts_about(grams: LayerGrams) -> dict[str, str]:
 
 
 def observe_shares(
-    net: nn.Module, loader: Loader, what: str, device: torch.device, show: Callable[[Inputs], None] | None = None
+    net: nn.Module,
+    loader: Loader,
+    what: str,
+    device: torch.device,
+    show: Callable[[Inputs], None] | None = None,
+    tempered: bool = False,
 ) -> Outcomes:
     """The outcomes of a model (already at rest) on the shares of all ranks, rank by rank; ``show`` sees each input too.
+
+    ``tempered``: with their losses at other temperatures.
 
     Raises:
         DataError: a batch that cannot be used, or no sample on any rank.
@@ -77,7 +84,7 @@ def observe_shares(
         batches = batches if show is None else _shown(batches, show)
         if is_spread(net):
             batches = in_step(batches, what, lambda inputs: run(net, inputs))
-        own = observe(net, batches, doubts)
+        own = observe(net, batches, doubts, tempered)
     return _joined(exchange(f"the outcomes of the {what} data", own), what)
 
 

@@ -16,7 +16,7 @@ from unweave.layers import find_layers
 from unweave.outcomes import Outcomes
 from unweave.result import Look
 from unweave.space import CoreSpace
-from unweave.stopping import FEW, Goal
+from unweave.stopping import FEW, SAID, Goal
 
 LARGE_SHIFT = 0.2
 """A relative change of a layer's outputs on retained samples that is worth a warning (the demonstration: 0.02, 0.04).
@@ -121,8 +121,10 @@ def about_the_end(
         gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
-    for c in sorted(c for c in after if after[c] - before[c] > LARGE_CLASS_RISE and c not in gone):
-        warnings.append(f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %")
+    due = {c: max(goal.rises.get(c, 0.0), 0.0) for c in after}
+    for c in sorted(c for c in after if after[c] - before[c] - due[c] > LARGE_CLASS_RISE and c not in gone):
+        words = f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %"
+        warnings.append(f"{words} (by retraining to about {before[c] + due[c]:.1f})" if due[c] > SAID else words)
     return warnings
 
 

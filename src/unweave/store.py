@@ -32,6 +32,8 @@ from unweave.spread import BINS, MarginCounts
 FORMAT = "unweave.grams"
 VERSION = 1
 PROFILE = "held_out"
+LATER = ("trained", "temperature")
+"""What the held-out profiles of earlier releases do not have."""
 SPREAD = "margins.counts"
 MEANT = "Pass the file that grams.save() wrote."
 
@@ -172,11 +174,12 @@ def _checked_gram(path: str | PathLike[str], name: str, info: LayerInfo, packed:
 def _profile(path: str | PathLike[str], tensors: Mapping[str, Tensor]) -> ClassProfile | None:
     if f"{PROFILE}.count" not in tensors:
         return None
-    parts = {key: tensors.get(f"{PROFILE}.{key}") for key in ClassProfile.__dataclass_fields__}
+    known = [key for key in ClassProfile.__dataclass_fields__ if key not in LATER or f"{PROFILE}.{key}" in tensors]
+    parts = {key: tensors.get(f"{PROFILE}.{key}") for key in known}
     classes = len(tensors[f"{PROFILE}.count"])
+    shapes = {"margin": (classes, LEVELS), "entropy": (classes, LEVELS), "temperature": ()}
     for key, value in parts.items():
-        wide = key in ("margin", "entropy")
-        if value is None or tuple(value.shape) != ((classes, LEVELS) if wide else (classes,)):
+        if value is None or tuple(value.shape) != shapes.get(key, (classes,)):
             raise StoreError(f"{path}: {PROFILE}.{key} is missing or has the wrong shape. Fit again.")
     return ClassProfile(**{key: value for key, value in parts.items() if value is not None})
 

@@ -259,7 +259,7 @@ class Walk:
     def _collapsed(self, look: Look) -> bool:
         first = self.history[0]
         astray = self.goal.margins is not None and look.distance > ASTRAY * first.distance
-        ruined = collapsed(look.val_error, first.val_error, self.config.max_damage)
+        ruined = collapsed(look.val_error, first.val_error, self.config.max_damage, self.goal.rise)
         self._ruined |= ruined
         return astray or ruined
 

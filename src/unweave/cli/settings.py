@@ -240,6 +240,7 @@ FORGET_CONFIG = (
     _forget("rank_rule", kinds.TEXT, '"paper", "le" or "lt"', '"paper"'),
     _forget("negative", kinds.TEXT, 'negative eigenvalues: "clip" or "abs"', '"clip"'),
     _forget("freeze_at_one", kinds.SWITCH, "freeze a layer whose gamma is 1", "false"),
+    _forget("label_shift", kinds.SWITCH, "samples: reckon with classes that lose more samples than others", "true"),
     _forget("shuffle", kinds.SWITCH, "shuffle the forget set in every epoch", "true"),
     _forget("dropout", kinds.SWITCH, "leave dropout on while unlearning", "false"),
     _forget("idle_first_epoch", kinds.SWITCH, "let the schedule run one epoch ahead", "false"),
