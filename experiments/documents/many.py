@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.documents.rotation import Turn, mean_auc, turns
+from experiments.documents.rotation import Asked, Turn, mean_auc, turns
 from experiments.running.work import Work
 from experiments.settings import Case
 from unweave.audit import Ensemble, Separation, separate
@@ -144,36 +144,44 @@ class Attackers:
         return described(self.scored(self.outputs(method, able)), {**learnt_from, "on trial": len(able)})
 
     @functools.cached_property
-    def _turned(self) -> list[tuple[Turn, ShadowClassifier]]:
-        """A classifier for every turn, fitted without the networks that it is asked about."""
-        tried = [s for s in self.full_seeds if any(s in self.seeds(m) for m in self.methods if m not in TRAINED)]
+    def tried(self) -> list[int]:
+        """The seeds of full networks that methods were applied to."""
+        applied = {seed for method in self.methods if method not in TRAINED for seed in self.unlearned(method)}
+        return [seed for seed in self.full_seeds if seed in applied]
+
+    @functools.cached_property
+    def in_turns(self) -> list[tuple[Turn, ShadowClassifier, np.ndarray]]:
+        """For every turn a classifier that has not met those it is asked about, and its scores of retrained ones."""
         found = []
-        for turn in turns(self.full_seeds, tried or self.full_seeds, self.retrained_seeds):
+        for turn in turns(self.full_seeds, self.tried or self.full_seeds, self.retrained_seeds):
             groups = self.outputs("original", turn.full), self.outputs("retrained", turn.retrained)
-            found.append((turn, ShadowClassifier().fit(*groups, removed_classes=self.case.classes)))
+            attack = ShadowClassifier().fit(*groups, removed_classes=self.case.classes)
+            found.append((turn, attack, attack.score(attack.held_out(*groups)[1])))
         return found
 
     def _by_classifiers_in_turn(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
-        found, asked = list[Separation](), set[int]()
-        for turn, attack in self._turned:
-            splits = attack.splits["full"], attack.splits["retrained"]
-            able = turn.retrained[splits[1].validation] if method == "retrained" else turn.full[splits[0].test]
-            able = [seed for seed in able if seed in seeds]
-            negatives = self.outputs("retrained", turn.retrained[splits[1].test])
+        if method == "retrained":
+            return None  # each would be compared with the others in both roles, which is 0.50 whatever they are
+        asked = []
+        for turn, attack, against in self.in_turns:
+            able = [seed for seed in turn.full[attack.splits["full"].test] if seed in seeds]
             if able:
-                found.append(self._separated(attack.score(self.outputs(method, able)), attack.score(negatives)))
-                asked |= set(able)
-        if not found:
+                scores = attack.score(self.outputs(method, able))
+                asked.append(Asked(scores, able, against, turn.retrained[attack.splits["retrained"].test]))
+        if not asked:
             return None
-        rests_on = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "on trial": len(asked)}
-        return {"auc": rounded(mean_auc(found)), "turns": len(found), "rests on": rests_on}
+        on_trial = len({seed for one in asked for seed in one.unlearned_seeds})
+        rests_on = {"full": len(self.full_seeds), "retrained": len(self.retrained_seeds), "on trial": on_trial}
+        auc = rounded(mean_auc(asked, self.work.scale.draws))
+        return {"auc": auc, "turns": len(asked), "rests on": rests_on}
 
     def _by_likelihood(self, method: str, seeds: list[int]) -> dict[str, Any] | None:
         others = self.retrained_seeds
         if method == "retrained":
             seeds, others = others[: len(others) // 2], others[len(others) // 2 :]
         if method == "original":
-            seeds = seeds[-max(self.work.scale.seeds, 3) :]  # as many as the methods have, or the control sees more
+            most = len(self.tried) if self.every else self.work.scale.seeds
+            seeds = seeds[-max(most, 3) :]  # as many as the methods have, or the control sees more
         if min(len(seeds), len(others)) < NEEDS["u-lira"]["unlearned"]:
             return None
 

@@ -129,7 +129,7 @@ def attacks(document: Document) -> str:
     """All attacks, the same with more networks, then what each part is worth."""
     more, columns = document["more networks"], ["method", "n", *ATTACKED.values(), *ATTACKS]
     beyond = [
-        "With all unlearned networks there are, the classifier in turns, fitted anew without those it is asked about:",
+        "With all unlearned networks there are, the classifier in turns, fitted anew on others than it is asked about:",
         table(columns, _attacked(more)),
         basis(more),
     ]

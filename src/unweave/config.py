@@ -68,7 +68,8 @@ class ForgetConfig:
     """Freeze a layer with γ = 1 altogether, as the authors' code does."""
     label_shift: bool = True
     """Samples: aim where held-out samples would be for a network trained on the retained samples alone. It says a class
-    less often that has lost more of its samples than the others have; see :mod:`unweave.label_shift`."""
+    less often that has lost more of its samples than the others have; see :mod:`unweave.label_shift`. Turn it off where
+    training weighed all classes alike, however many samples they had."""
     shuffle: bool = True
     dropout: bool = False
     """Leave dropout on while unlearning, as the authors' code does."""

@@ -68,8 +68,8 @@ def fit(
     Args:
         model: maps a batch to logits [N, C].
         loader: yields ``(inputs, labels)``.
-        val: held-out samples. Their error, loss and quantiles of margin and entropy are kept per class (aggregates
-            only), so that a later request needs no validation set.
+        val: held-out samples. Their error, loss and quantiles of margin and entropy are kept per class, and how sure
+            the model is of itself on them (aggregates only), so that a later request needs no validation set.
         layers: names to restrict to, or an int for the last k; None for every layer of a known type.
         transform: a label for the preprocessing; Grams with different labels refuse to mix.
         stride: "one" reads strided convolutions at every pixel, as the paper's code does; "layer" is right.
@@ -103,7 +103,7 @@ def fit(
         raise DataError(f"The training loader {held}. A training set has at least two samples.")
     held_out = None
     if val is not None:
-        held_out = ClassProfile.of(observe_val(net, val), grams.origin.labels)
+        held_out = ClassProfile.of(observe_val(net, val, tempered=True), grams.origin.labels)
     reshard(net)
     if kept is not None:
         kept.remove()
@@ -111,10 +111,12 @@ def fit(
     return LayerGrams({name: here.grouped(name) for name in here}, here.layers, here.origin, held_out, here.margins)
 
 
-def observe_val(net: nn.Module, val: Loader, show: Callable[[Inputs], None] | None = None) -> Outcomes:
-    """The outcomes of held-out samples; ``show`` sees their inputs too."""
+def observe_val(
+    net: nn.Module, val: Loader, show: Callable[[Inputs], None] | None = None, tempered: bool = False
+) -> Outcomes:
+    """The outcomes of held-out samples; ``show`` sees their inputs too. ``tempered``: see :func:`observe_shares`."""
     with at_rest(net, convolutions=None):
-        return observe_shares(net, val, "validation", device_of(net), show, tempered=True)
+        return observe_shares(net, val, "validation", device_of(net), show, tempered)
 
 
 def _begin(

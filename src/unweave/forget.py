@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +105,7 @@ def forget(
         check_forget_classes(before.labels, before.classes)
     retained = grams_here - given
     space = _space(retained.restricted(names), config, grams.names)
-    seen, met = _watched(original, val, samples)
+    seen, met = _watched(original, val, samples, tempered=not _aims_at_kept(grams, before))
     held_out = _held_out(grams, seen, before)
     counts = grams.origin.labels, retained.origin.labels
     goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts)
@@ -132,6 +133,7 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(samples),
         final=final,
+        left=_left(*counts),
         warnings=[
             *remarks.elsewhere(grams, original),
             *remarks.repeated(digests),
@@ -254,21 +256,37 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     )
 
 
-def _watched(original: nn.Module, val: Loader | None, samples: Samples) -> tuple[Outcomes | None, list[list[int]]]:
+def _watched(
+    original: nn.Module, val: Loader | None, samples: Samples, tempered: bool
+) -> tuple[Outcomes | None, list[list[int]]]:
     """What the original makes of the validation samples, and how often each rank met samples to forget among them."""
     if val is None:
         return None, []
     twins = Twins(samples)
-    seen = observe_val(original, val, twins.show)
+    seen = observe_val(original, val, twins.show, tempered)
     return seen, exchange("the samples that were met again", twins.met())
 
 
 def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> ClassProfile | None:
     """What to aim at: ``val`` on the original model, or what the Grams kept of it once requests have changed it."""
     kept = grams.held_out
-    if seen is None or (kept is not None and grams.origin.forgotten and kept.has(before.labels)):
+    if seen is None or _aims_at_kept(grams, before):
         return kept
-    return ClassProfile.of(seen, grams.origin.labels)
+    found = ClassProfile.of(seen, grams.origin.labels)
+    # Grams that were only subtracted from are of fewer samples than the model was trained on.
+    whole = kept is not None and not grams.origin.forgotten and kept.classes == found.classes
+    return found.trained_on(kept.trained.tolist()) if kept is not None and whole else found
+
+
+def _aims_at_kept(grams: LayerGrams, before: Outcomes) -> bool:
+    """Whether requests have changed the model, and the Grams know how the first one stood."""
+    return grams.held_out is not None and bool(grams.origin.forgotten) and grams.held_out.has(before.labels)
+
+
+def _left(present: Sequence[int], retained: Sequence[int]) -> dict[int, float]:
+    """The share of its samples that is left of each class that lost some."""
+    pairs = enumerate(zip(present, retained, strict=True)) if len(present) == len(retained) else ()
+    return {c: after / before for c, (before, after) in pairs if after < before}
 
 
 def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:

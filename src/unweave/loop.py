@@ -294,8 +294,8 @@ class Request(Walk):
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
         allowed = self.config.max_damage
         damage = "" if allowed is None else f", or raised the validation error by more than {allowed:g} points"
-        if damage and self.goal.rise > SAID:
-            damage += f" beside the {self.goal.rise:.1f} that fewer samples of its classes cost"
+        if damage and max(self.goal.due.values(), default=0.0) > SAID:
+            damage += " beside what fewer samples of its classes cost"
         words = (
             f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or drove the outputs "
             f"far off their targets{damage}"

@@ -10,8 +10,9 @@ For logits z [N, C] and labels y [N], in float64:
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from unweave.label_shift import best_temperature, label_shift, tempered_losses
 LEVELS = 101
 """Quantiles kept per class: 0 %, 1 %, …, 100 %."""
 _LEVELS = np.linspace(0, 1, LEVELS)
+_NOT_ASKED_FOR = torch.empty(0, dtype=torch.float64)
 
 
 def margin(logits: Tensor, labels: Tensor) -> Tensor:
@@ -49,7 +51,7 @@ class Outcomes:
     margin: Tensor
     entropy: Tensor
     classes: int
-    tempered: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.float64))
+    tempered: Tensor = _NOT_ASKED_FOR
     """Sums of losses at other temperatures, [K], where they were asked for; see :mod:`unweave.label_shift`."""
 
     def __len__(self) -> int:
@@ -85,7 +87,7 @@ class Outcomes:
 
     @staticmethod
     def concat(parts: Iterable[Outcomes]) -> Outcomes:
-        """All of them in one, on the CPU. One copy fetches everything: each would wait for the device anew."""
+        """All of them in one, on the CPU. One copy fetches all columns: each would wait for the device anew."""
         parts = list(parts)
         if not parts:
             return Outcomes.none()
@@ -140,7 +142,6 @@ def observe(
 
 
 _COLUMNS = ("labels", "wrong", "loss", "margin", "entropy")
-_NOT_ASKED_FOR = torch.empty(0, dtype=torch.float64)
 
 
 def membership_auc(members: Outcomes, strangers: Outcomes) -> float | None:
@@ -160,12 +161,10 @@ def membership_auc(members: Outcomes, strangers: Outcomes) -> float | None:
     return float(wins.mean())
 
 
-_UNKNOWN = torch.tensor(float("nan"), dtype=torch.float64)
-
-
-def _counted(labels: Sequence[int], classes: int) -> Tensor:
-    """Counts of labels as [C]; unknown where they are of another number of classes."""
-    return torch.tensor(labels, dtype=torch.float64) if len(labels) == classes else _UNKNOWN.expand(classes)
+def counted(labels: Sequence[int], classes: int) -> Tensor:
+    """Counts of labels as float64 [C]; NaN where they are of another number of classes."""
+    known = len(labels) == classes
+    return torch.tensor(labels if known else [float("nan")] * classes, dtype=torch.float64)
 
 
 @dataclass(frozen=True)
@@ -184,13 +183,13 @@ class ClassProfile:
     loss: Tensor
     margin: Tensor
     entropy: Tensor
-    trained: Tensor = field(default_factory=lambda: _UNKNOWN)
-    temperature: Tensor = field(default_factory=lambda: _UNKNOWN)
+    trained: Tensor
+    temperature: Tensor
 
     @staticmethod
     def of(outcomes: Outcomes, trained: Sequence[int] = ()) -> ClassProfile:
         """Of held-out samples, by a model that was trained on so many samples of each class (empty: nobody knows)."""
-        levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
+        levels = torch.from_numpy(_LEVELS)
         nothing = torch.full((LEVELS,), float("nan"), dtype=torch.float64)
         rows: list[tuple[Tensor, ...]] = []
         for own in outcomes.by_class():
@@ -203,17 +202,22 @@ class ClassProfile:
                     torch.quantile(own.entropy, levels) if len(own) else nothing,
                 )
             )
-        found = ClassProfile(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
+        count, error, loss, margins, entropies = (torch.stack(column).double() for column in zip(*rows, strict=True))
         temperature = torch.tensor(best_temperature(outcomes.tempered), dtype=torch.float64)
-        return replace(found, trained=_counted(trained, len(rows)), temperature=temperature)
+        return ClassProfile(count, error, loss, margins, entropies, counted(trained, len(rows)), temperature)
 
     def trained_on(self, labels: Sequence[int]) -> ClassProfile:
         """The same profile, of a model that was trained on so many samples of each class at least."""
-        return replace(self, trained=self.trained.maximum(_counted(labels, self.classes)))
+        return replace(self, trained=self.trained.fmax(counted(labels, self.classes)))
 
     @property
     def classes(self) -> int:
         return len(self.count)
+
+    def digest(self) -> str:
+        """A few letters that are the same for the same profile."""
+        values = b"".join(value.numpy().tobytes() for value in vars(self).values())
+        return hashlib.sha256(values).hexdigest()[:12]
 
     def expected_error(self, labels: Tensor) -> float:
         """Percent wrong that samples with these labels would have: class errors in the labels' proportions."""
@@ -231,14 +235,18 @@ class ClassProfile:
     def without(self, retained: Sequence[int]) -> ClassProfile:
         """What it would be had the model been trained on so many samples of each class; itself where nobody knows.
 
-        What divides wrong from right is a margin, which stays where it is.
+        Nothing moves up: a class that others leave room for is not to be known better. What divides wrong from right is
+        a margin, and stays where it is: between −log (C − 1), below which no label is the likeliest, and 0, above which
+        each is.
         """
-        by = label_shift(self.trained, _counted(retained, self.classes), self.temperature)
+        by = label_shift(self.trained, counted(retained, self.classes), self.temperature).clamp(max=0)
         margins, error = self.margin + by[:, None], self.error.clone()
         for c in by.nonzero().flatten().tolist():
             if self.count[c]:
                 divide = np.interp(float(self.error[c]), _LEVELS, self.margin[c].numpy())
-                error[c] = float(np.interp(divide, margins[c].numpy(), _LEVELS))
+                divide = np.clip(divide, -np.log(self.classes - 1), 0)
+                before, after = (np.interp(divide, own[c].numpy(), _LEVELS) for own in (self.margin, margins))
+                error[c] = min(float(self.error[c] + after - before), 1.0)
         return replace(self, margin=margins, error=error)
 
     def has(self, labels: Tensor) -> bool:

@@ -58,6 +58,7 @@ def facts_about(grams: LayerGrams) -> dict[str, str]:
     return {
         "set of Grams": f"{grams.origin.model[:12]} {grams.samples} samples",
         "knowledge of margins": str(grams.margins is not None),
+        "held-out profile": "none" if grams.held_out is None else grams.held_out.digest(),
         "choice of layers": " ".join(f"{name}:{info.weight_shape}" for name, info in grams.layers.items()),
     }
 

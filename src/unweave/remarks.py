@@ -121,10 +121,12 @@ def about_the_end(
         gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
-    due = {c: max(goal.rises.get(c, 0.0), 0.0) for c in after}
-    for c in sorted(c for c in after if after[c] - before[c] - due[c] > LARGE_CLASS_RISE and c not in gone):
-        words = f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %"
-        warnings.append(f"{words} (by retraining to about {before[c] + due[c]:.1f})" if due[c] > SAID else words)
+    for c in sorted(c for c in after if after[c] - before[c] - goal.due.get(c, 0) > LARGE_CLASS_RISE and c not in gone):
+        words, due = (
+            f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %",
+            goal.due.get(c, 0),
+        )
+        warnings.append(f"{words} (by retraining to about {before[c] + due:.1f})" if due > SAID else words)
     return warnings
 
 
@@ -184,7 +186,8 @@ def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: i
     known = [c for c in after or {} if kept is not None and kept.count[c] > 0 and c not in gone]
     if not grams.origin.forgotten or not grams.origin.labels or kept is None or not after or not known:
         return []
-    rise = statistics.median(after[c] - 100 * float(kept.error[c]) for c in known)
+    due = kept.without(retained.origin.labels).error  # with fewer samples of a class more of it is wrong by any way
+    rise = statistics.median(after[c] - 100 * float(due[c]) for c in known)
     before, now = 100 * float(kept.error[known].mean()), statistics.fmean(after[c] for c in known)
     share = min(max(now / 100, 0.01), 0.99)
     by_chance = 100 * math.sqrt(share * (1 - share) * (1 / max(samples, 1) + 1 / float(kept.count.sum())))

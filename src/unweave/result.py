@@ -62,6 +62,8 @@ class ForgetResult:
     samples: int
     final: Look
     """How the returned model stands."""
+    left: dict[int, float] = field(default_factory=dict)
+    """Of each class that lost samples, the share of its training samples that is left; empty where nobody counted."""
     warnings: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:

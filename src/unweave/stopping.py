@@ -63,10 +63,8 @@ class Goal:
     """Of few samples: a distance that is none, should no step make it smaller."""
     highest: Tensor | None = None
     """Margins [N] that no target may exceed."""
-    rises: Mapping[int, float] = field(default_factory=dict)
+    due: Mapping[int, float] = field(default_factory=dict)
     """Points by which the held-out error of a class would rise by retraining too; see :mod:`unweave.label_shift`."""
-    rise: float = 0.0
-    """The same of all held-out samples together, where it is one."""
 
     def __str__(self) -> str:
         return f"{'at least ' if self.at_least else ''}{self.error:.2f} % ({self.words})"
@@ -130,21 +128,19 @@ def choose_goal(
             "There is nothing to aim at: pass val= (held-out samples; --val on the command line), or Grams that were "
             "fitted with it."
         )
-    if not config.label_shift or config.stop == "paper":  # the authors' rule is theirs
-        return _as_held_out(config, tolerance, before, held_out, trained, learnt or before)
-    aim = held_out.without(retained)
+    shifted = config.label_shift and (config.task, config.stop) == ("samples", "held-out")
+    aim = held_out.without(retained) if shifted else held_out
     goal = _as_held_out(config, tolerance, before, aim, trained, learnt or before)
-    if abs(aim.expected_error(before.labels) - held_out.expected_error(before.labels)) > SAID:
-        goal = replace(goal, words=f"{goal.words}{FEWER}")
-    return _with_rises(goal, held_out.without(present), aim)
+    as_it_is = held_out.expected_error(before.labels)
+    words = f"{goal.words}{FEWER}" if aim.expected_error(before.labels) > as_it_is + SAID else goal.words
+    due = _due(before, held_out.without(present), aim) if shifted else {}
+    return replace(goal, held_out_error=as_it_is, words=words, due=due)
 
 
-def _with_rises(goal: Goal, now: ClassProfile, aim: ClassProfile) -> Goal:
-    """The goal with what retraining would do to held-out samples: from where they would be now to where they go."""
-    known = now.count.nonzero().flatten()
-    rises = 100 * (aim.error - now.error)[known]
-    overall = (rises * now.count[known]).sum().item() / now.count.sum().item()
-    return replace(goal, rises=dict(zip(known.tolist(), rises.tolist(), strict=True)), rise=max(overall, 0.0))
+def _due(before: Outcomes, now: ClassProfile, aim: ClassProfile) -> dict[int, float]:
+    """What retraining would cost held-out samples of the request's classes: from where they would be now, in points."""
+    rises = 100 * (aim.error - now.error)
+    return {c: rises[c].item() for c in before.labels.unique().tolist() if rises[c] > 0}
 
 
 def _as_held_out(
@@ -176,7 +172,6 @@ def _as_held_out(
         words=words,
         margins=margins if config.objective == "match" else None,
         spread=max(spread, 1e-12),
-        held_out_error=held_out.expected_error(before.labels),
         few=bool(few.all()),
         near=NEAR * held_out.margin[before.labels].std(1).mean().item() if bool(few.all()) else 0.0,
         highest=highest,
@@ -202,8 +197,8 @@ def _ranks_within(outcomes: Outcomes) -> Tensor:
     return ranks
 
 
-def collapsed(val_error: float | None, val_before: float | None, max_damage: float | None, rise: float = 0.0) -> bool:
-    """Whether the validation error has risen by more than the user allows, beside what it has to rise by."""
+def collapsed(val_error: float | None, val_before: float | None, max_damage: float | None) -> bool:
+    """Whether the validation error has risen by more than the user allows."""
     if max_damage is None:
         return False
-    return val_error is not None and val_before is not None and val_error > val_before + rise + max_damage
+    return val_error is not None and val_before is not None and val_error > val_before + max_damage

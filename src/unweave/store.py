@@ -25,15 +25,13 @@ from torch import Tensor
 from unweave.errors import ConfigError, StoreError
 from unweave.files import write_atomically
 from unweave.grams import CONVOLUTIONS, LayerGrams, LayerInfo, Origin
-from unweave.outcomes import LEVELS, ClassProfile
+from unweave.outcomes import LEVELS, ClassProfile, counted
 from unweave.rest import bytes_of
 from unweave.spread import BINS, MarginCounts
 
 FORMAT = "unweave.grams"
 VERSION = 1
 PROFILE = "held_out"
-LATER = ("trained", "temperature")
-"""What the held-out profiles of earlier releases do not have."""
 SPREAD = "margins.counts"
 MEANT = "Pass the file that grams.save() wrote."
 
@@ -174,9 +172,10 @@ def _checked_gram(path: str | PathLike[str], name: str, info: LayerInfo, packed:
 def _profile(path: str | PathLike[str], tensors: Mapping[str, Tensor]) -> ClassProfile | None:
     if f"{PROFILE}.count" not in tensors:
         return None
-    known = [key for key in ClassProfile.__dataclass_fields__ if key not in LATER or f"{PROFILE}.{key}" in tensors]
-    parts = {key: tensors.get(f"{PROFILE}.{key}") for key in known}
     classes = len(tensors[f"{PROFILE}.count"])
+    unknown = {"trained": counted((), classes), "temperature": torch.tensor(float("nan"), dtype=torch.float64)}
+    # Profiles of earlier releases do not know what the model was trained on, nor how sure it is of itself.
+    parts = {k: tensors.get(f"{PROFILE}.{k}", unknown.get(k)) for k in ClassProfile.__dataclass_fields__}
     shapes = {"margin": (classes, LEVELS), "entropy": (classes, LEVELS), "temperature": ()}
     for key, value in parts.items():
         if value is None or tuple(value.shape) != shapes.get(key, (classes,)):

@@ -259,9 +259,19 @@ class Walk:
     def _collapsed(self, look: Look) -> bool:
         first = self.history[0]
         astray = self.goal.margins is not None and look.distance > ASTRAY * first.distance
-        ruined = collapsed(look.val_error, first.val_error, self.config.max_damage, self.goal.rise)
+        worse = None if look.val_error is None else look.val_error - self._due(first, look)
+        ruined = collapsed(worse, first.val_error, self.config.max_damage)
         self._ruined |= ruined
         return astray or ruined
+
+    def _due(self, first: Look, look: Look) -> float:
+        """How much of a rise of the validation error retraining would have cost too: each class has its own share."""
+        before, after = first.val_error_by_class or {}, look.val_error_by_class or {}
+        there = {c: due for c, due in self.goal.due.items() if c in before and c in after}
+        if self._first_val is None or not there:
+            return 0.0
+        counts = self._first_val.labels.bincount(minlength=1 + max(there)) / len(self._first_val)
+        return sum(counts[c].item() * min(max(after[c] - before[c], 0.0), due) for c, due in there.items())
 
 
 def choose_doubling(trial: Callable[[int], float | None]) -> float:

@@ -49,6 +49,18 @@ def test_audit_after_forget(forgotten: Path, cli: Cli) -> None:
     assert {"pass": 0, "fail": 3, "inconclusive": 4}[found["verdict"]["outcome"]] == done.code
 
 
+def test_an_audit_knows_from_the_record_what_is_left_of_the_classes(
+    forgotten: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = json.loads((forgotten / "forgotten.json").read_text())["left"]
+    assert left
+    assert all(0 < share < 1 for share in left.values())
+    seen = []
+    monkeypatch.setattr(Evidence, "__post_init__", lambda self: seen.append(self.left))
+    cli("audit", "--ids", "ids.txt")
+    assert seen == [{int(c): share for c, share in left.items()}]
+
+
 def test_a_no_op_does_not_pass(fitted: Path, toy: Toy, cli: Cli) -> None:
     save_file(toy.weights, fitted / "forgotten.safetensors")
     done = cli("audit", "--ids", "ids.txt")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
+import torch
 from scipy.stats import norm
 
 from unweave.audit.checks import FAIL_CONFIDENCE, Allowed, Check, IntervalAt, Outcome, across, place
@@ -11,9 +14,12 @@ from unweave.audit.limits import Thresholds
 from unweave.audit.measure import Interval
 from unweave.audit.outputs import Ensemble
 from unweave.audit.readouts import paired_difference, proportion
+from unweave.label_shift import best_temperature, tempered_losses
 
 UNCHANGED = 0.01
 """A median change of the margins below this share of their spread is no change."""
+LEAST_LEFT = 1e-3
+"""Of a class that nothing is left of; log 0 would be no answer."""
 BROKEN = 10.0
 """A retrained network whose held-out error is so many points above the original's is no yardstick."""
 
@@ -219,7 +225,10 @@ def _labels(evidence: Evidence) -> np.typing.NDArray[np.int64]:
 
 
 def _comparisons(evidence: Evidence) -> list[tuple[str, Ensemble, Ensemble]]:
-    """The held-out outputs on trial beside the original's, and beside the retrained network's if that works itself."""
+    """The held-out outputs on trial beside the original's, and beside the retrained network's if that works itself.
+
+    Where it is known what is left of the classes, also beside those of the original reweighted by it.
+    """
     own = evidence.unlearned.held_out
     groups = {"original": evidence.original, "retrained": evidence.retrained}
     there = {n: g.held_out for n, g in groups.items() if own is not None and g is not None and g.held_out is not None}
@@ -227,7 +236,21 @@ def _comparisons(evidence: Evidence) -> list[tuple[str, Ensemble, Ensemble]]:
         "original" not in there or _is_broken(evidence, there["retrained"], there["original"])
     ):
         del there["retrained"]
+    if "original" in there and evidence.left and evidence.task == "samples":
+        there["reweighted original"] = reweighted(there["original"], evidence.left)
     return [] if own is None else [(name, own, theirs) for name, theirs in there.items()]
+
+
+def reweighted(original: Ensemble, left: Mapping[int, float]) -> Ensemble:
+    """What networks would say had they been trained on these shares of their classes: z_c + T log share.
+
+    See :mod:`unweave.label_shift`; T is theirs on these samples.
+    """
+    labels = torch.from_numpy(np.tile(original.labels, len(original)))
+    every = torch.from_numpy(original.logits.reshape(-1, original.classes))
+    shares = np.array([max(left.get(c, 1.0), LEAST_LEFT) for c in range(original.classes)])
+    shift = best_temperature(tempered_losses(every, labels)) * np.log(shares)
+    return Ensemble(original.logits + shift, original.labels)
 
 
 def _most_lenient(checks: list[Check]) -> Check:

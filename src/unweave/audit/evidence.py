@@ -8,7 +8,7 @@ about the same samples.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -108,6 +108,9 @@ class Evidence:
     """All unlearned models were made of one original. U-LiRA then sees the common origin, and is not judged."""
     earlier: dict[str, Before] = field(default_factory=dict)
     """Earlier requests by title, to be tested again."""
+    left: Mapping[int, float] = field(default_factory=dict)
+    """Of each class that lost samples, the share of its training samples that is left, as ``result.left`` tells it. Who
+    is trained on fewer samples of a class gets more of it wrong: that is no damage."""
 
     def __post_init__(self) -> None:
         if self.task not in ("samples", "classes", "poison"):
@@ -123,6 +126,11 @@ class Evidence:
             raise ConfigError(
                 "task='classes' is for requests to remove whole classes, and these samples are of all classes there "
                 "are. Use task='samples' (or 'poison')."
+            )
+        strange = {c: share for c, share in self.left.items() if not (_is_class(self, c) and 0 <= share <= 1)}
+        if strange:
+            raise DataError(
+                f"Invalid left: {strange}. Supported: for classes, the share of their samples that is left."
             )
         _check_yardsticks_are_others(self)
         _check_no_overlap(self)
@@ -188,6 +196,10 @@ class Evidence:
             ),
         }
         return [text for text, lacking in lacks.items() if lacking]
+
+
+def _is_class(evidence: Evidence, label: int) -> bool:
+    return label in range(evidence.unlearned.forget.classes)
 
 
 def _many(answer: Answer) -> Ensemble:

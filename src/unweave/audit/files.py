@@ -9,6 +9,7 @@
 | earlier_TITLE_labels                                    | [n]                      | of an earlier request         |
 | earlier_TITLE_unlearned, earlier_TITLE_original         | [n, C] or [models, n, C] | logits                        |
 | class_names                                             | [C]                      | text                          |
+| left                                                    | [C]                      | shares of classes that stayed |
 | seconds_unlearned, seconds_retrained                    | one number               | what it took to make one      |
 
 Only ``forget_labels`` and ``unlearned_forget`` must be there.
@@ -39,6 +40,7 @@ KNOWN = (
     "references_held_out",
     "references_out",
     "class_names",
+    "left",
 )
 PARTS_OF_EARLIER = ("labels", "unlearned", "original")
 EARLIER = re.compile(f"earlier_(.+)_({'|'.join(PARTS_OF_EARLIER)})")
@@ -62,7 +64,8 @@ def load_evidence(path: str | PathLike[str], task: Task = "samples", same_origin
     assert unlearned is not None
     names = [str(name) for name in np.atleast_1d(arrays.get("class_names", np.array([], dtype=str)))]
     given = unlearned, original, retrained, _yardstick(arrays)
-    return Evidence(*given, task, names, same_original, _earlier(arrays))
+    left = {c: float(share) for c, share in enumerate(np.atleast_1d(arrays.get("left", [])))}
+    return Evidence(*given, task, names, same_original, _earlier(arrays), left)
 
 
 def save_evidence(path: str | PathLike[str], **arrays: Any) -> None:

@@ -27,6 +27,7 @@ def record_of(
         "stopped": result.stopped,
         "samples": result.samples,
         "classes": list(classes),
+        "left": result.left,
         "goal": _goal(result.goal),
         "final": asdict(result.final),
         "history": [asdict(look) for look in result.history],

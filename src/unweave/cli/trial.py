@@ -67,6 +67,7 @@ def evidence_of(
         task=task,
         class_names=list(selection.source.class_names or ()) if selection.source else (),
         earlier={title: _before(request, networks) for title, request in earlier.items()},
+        left={int(c): share for c, share in record.get("left", {}).items()},
     )
     seed = values.get("audit", "seed")
     wanted = task != "poison" and not arguments.attack  # wrong labels have no strangers of their own
