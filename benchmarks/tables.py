@@ -10,14 +10,15 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from benchmarks import label_shift, one_by_one
 from benchmarks.blocks import replaced
-from benchmarks.one_by_one import READ_OUTS
 
 ROOT = Path(__file__).resolve().parent.parent
 START, END = "<!-- results/demo.json -->", "<!-- end -->"
 ENSEMBLE_START, ENSEMBLE_END = "<!-- results/ensemble-allcnn.json -->", "<!-- end of the ensemble -->"
 PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end of protection -->"
 ONE_BY_ONE_START, ONE_BY_ONE_END = "<!-- results/one-by-one.json -->", "<!-- end of one-by-one -->"
+LABEL_SHIFT_START, LABEL_SHIFT_END = "<!-- results/label-shift.json -->", "<!-- end of label-shift -->"
 METHODS = {
     "original": "original",
     "match": "unlearned, `match`",
@@ -104,9 +105,23 @@ def one_by_one_block(root: Path = ROOT) -> str:
     document = json.loads((root / "results/one-by-one.json").read_text())
     lines = ["| | networks | forgotten | off | retained | test |", "|---|---:|---:|---:|---:|---:|"]
     for row in document["means"]:
-        cells = [f"{row[name]:.1f}" if name in ("forgotten", "test") else f"{row[name]:.2f}" for name in READ_OUTS]
+        cells = [
+            f"{row[name]:.1f}" if name in ("forgotten", "test") else f"{row[name]:.2f}" for name in one_by_one.READ_OUTS
+        ]
         lines.append(f"| {row['way']} | {row['networks']} | {' | '.join(cells)} |")
     return "\n".join([ONE_BY_ONE_START, *lines, ONE_BY_ONE_END])
+
+
+def label_shift_block(root: Path = ROOT) -> str:
+    """A line for each share of a class and each network."""
+    document = json.loads((root / "results/label-shift.json").read_text())
+    columns = "forgotten | test of the class | retained of the class | retained | test"
+    lines = [f"| share forgotten | | networks | {columns} |", f"|---|---|---:|{'---:|' * len(label_shift.READ_OUTS)}"]
+    for row in document["means"]:
+        cells = [f"{row[name]:.1f}" for name in label_shift.READ_OUTS]
+        share = f"{100 * row['share']:.0f} %" if row["way"] == "original" else ""
+        lines.append(f"| {share} | {row['way']} | {row['networks']} | {' | '.join(cells)} |")
+    return "\n".join([LABEL_SHIFT_START, *lines, LABEL_SHIFT_END])
 
 
 def _mean_and_spread(values: list[float]) -> str:
@@ -130,6 +145,7 @@ def write_blocks() -> None:
         ("docs/audit.md", ENSEMBLE_START, ENSEMBLE_END, ensemble_block()),
         ("docs/method.md", PROTECTION_START, PROTECTION_END, protection_block()),
         ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
+        ("docs/method.md", LABEL_SHIFT_START, LABEL_SHIFT_END, label_shift_block()),
     ):
         text = (ROOT / page).read_text()
         (ROOT / page).write_text(replaced(text, start, end, block))

@@ -160,9 +160,20 @@ def as_hard_as(points: Problem, *ranks: float, label: int = 1) -> Tensor:
 
 
 def uncapped(points: Problem, grams: LayerGrams) -> Tensor:
-    """The held-out margin at every training sample's rank among those of which there are Grams."""
+    """The held-out margin at every training sample's rank among those of which there are Grams, or at the middle of
+    those that are wrong, if that is higher."""
     ranks = grams.margins.ranks(points.y, margins_of(points.model, points))
-    return points.grams.held_out.margin_at(points.y, ranks)
+    return points.grams.held_out.margin_at(points.y, ranks.maximum(points.grams.held_out.error[points.y] / 2))
+
+
+def test_the_worst_learnt_sample_goes_to_the_middle_of_those_that_are_wrong(points: Problem) -> None:
+    """Not to the lowest margin of all held-out samples: the way there would cost the others."""
+    worst = replace(points, forget=as_hard_as(points, 0.0))
+    goal, held_out = worst.run(label_shift=False).goal, points.grams.held_out
+    label = points.y[worst.forget]
+    assert goal.error == 100
+    assert goal.margins.item() == pytest.approx(held_out.margin_at(label, held_out.error[label] / 2).item())
+    assert goal.margins.item() > held_out.margin[label, 0].item() + 1
 
 
 @pytest.mark.parametrize("rank", [0.1, 0.4])
@@ -601,6 +612,23 @@ def test_values_that_are_not_finite_are_undone(points: Problem) -> None:
     assert not result.ok
     assert "Collapse" in result.stopped
     assert same_weights(result.model, points.model)
+
+
+@pytest.mark.parametrize(("error", "share", "ok"), [(0.0, 0.3, True), (0.0, 0.7, False), (9.0, 0.3, False)])
+def test_a_walk_that_cannot_go_on_is_done_where_its_error_is_right_and_most_of_the_way_gone(
+    points: Problem, error: float, share: float, ok: bool
+) -> None:
+    """``error``: off the target, in points; ``share`` of the way that is left."""
+    goal = replace(points.run(epochs=1).goal, few=False, tolerance=2.5)
+    first = SimpleNamespace(distance=5.0, forget_error=0.0, epoch=0)
+    best = SimpleNamespace(look=SimpleNamespace(distance=5.0 * share, forget_error=goal.error + error, epoch=7))
+    request = Request.__new__(Request)
+    request.goal, request.config, request.history = goal, ForgetConfig(), [first, best.look]  # type: ignore[list-item]
+    ending, kept = request._give_up(best)  # type: ignore[arg-type]
+    assert kept is best
+    assert ending.ok == ok
+    assert ("70 % of the way" in ending.words) == ok
+    assert ("Collapse" in ending.words) == (not ok)
 
 
 @pytest.mark.parametrize("settings", [{}, {"objective": "paper"}, {"stop": "paper"}, {"stop": "epochs"}])

@@ -41,7 +41,7 @@ ORDER = [
     {"result"},
     {"walk"},
     {"loop"},
-    {"classes", "gone"},
+    {"classes", "gone", "asked"},
     {"remarks"},
     {"forget"},
     {""},  # the package itself, whose __init__ collects the public names

@@ -239,6 +239,8 @@ def test_requests_in_a_row_reckon_with_all_of_them(problem: Problem, tmp_path: P
     assert grams.held_out is not None
     assert grams.held_out.trained.tolist() == list(problem.grams.origin.labels)
     assert grams.origin.labels[0] == problem.grams.origin.labels[0] - 40
+    assert result.left == pytest.approx({0: 20 / 40}), "of what was there before the second"
+    assert result.left_of_all == pytest.approx({0: 20 / 60})
     left = [grams.held_out.without((60 - 20 * k, *problem.grams.origin.labels[1:])).error[0].item() for k in (1, 2)]
     assert [goal.error for goal in goals] == pytest.approx([100 * error for error in left])
     assert left[1] > left[0] > grams.held_out.error[0]
@@ -298,7 +300,9 @@ def test_a_class_may_rise_by_what_it_is_due_and_another_may_not(problem: Problem
     assert before is not None
     assert after is not None
     assert after[0] > before[0] + 5
-    assert forgotten(label_shift=False).goal.error < result.goal.error - 10
+    without = forgotten(label_shift=False)
+    assert without.goal.error < result.goal.error - 10
+    assert without.left == without.left_of_all == {}, "an audit is to excuse nothing"
 
 
 def test_only_what_a_class_is_due_is_no_damage(problem: Problem) -> None:
@@ -334,3 +338,24 @@ def test_requests_over_all_have_cost_what_they_are_due(problem: Problem) -> None
     assert remarks.risen_since(grams, retained, look, 500) == []  # type: ignore[arg-type]
     look.val_error_by_class = {c: min(error + 30, 100) for c, error in errors.items()}
     assert remarks.risen_since(grams, retained, look, 500)  # type: ignore[arg-type]
+
+
+def test_a_rise_beyond_what_is_due_is_told_with_what_is_due(problem: Problem) -> None:
+    goal = replace(problem.run(epochs=1).goal, due={0: 30.0})
+    first, final = (
+        SimpleNamespace(forget_error=0.0, val_error=9.0, val_error_by_class=e) for e in ({0: 10.0}, {0: 49.0})
+    )
+    facts = {"shift": {}, "first": first, "goal": goal, "config": ForgetConfig()}
+    assert remarks.about_the_end(final=final, **facts) == []  # type: ignore[arg-type]
+    final.val_error_by_class = {0: 51.0}
+    assert "by retraining to about 40.0" in remarks.about_the_end(final=final, **facts)[0]  # type: ignore[arg-type]
+
+
+def test_samples_that_were_subtracted_by_hand_were_trained_on_all_the_same(problem: Problem) -> None:
+    own = (problem.y == 0).nonzero().squeeze(1)
+    fewer = problem.grams - unweave.fit(problem.model, problem.samples(own[:20]))
+    goals = [
+        unweave.forget(problem.model, problem.samples(own[20:40]), fewer, val=val).goal for val in (problem.val, None)
+    ]
+    assert goals[0].error == pytest.approx(goals[1].error)
+    assert goals[0].error > 100 * problem.grams.held_out.without((40, 60, 60, 60, 60)).error[0]  # type: ignore[union-attr]

@@ -19,6 +19,7 @@ from unweave import remarks, twins
 from unweave.batches import map_tensors
 from unweave.errors import LayerError, MismatchError
 from unweave.loop import Request
+from unweave.outcomes import ClassProfile, Outcomes
 from unweave.rest import fingerprint
 from unweave.samples import Samples
 from unweave.twins import Twins, marks
@@ -83,7 +84,7 @@ def test_where_all_layers_are_frozen_and_other_parameters_are_not_somebody_has_t
 
 def test_ranks_agree_on_what_may_move(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     agreed = dict[str, str]()
-    monkeypatch.setattr(sys.modules["unweave.forget"], "agree", lambda _, facts: agreed.update(facts))
+    monkeypatch.setattr(sys.modules["unweave.asked"], "agree", lambda _, facts: agreed.update(facts))
     with_frozen(points, "0.weight").run()
     assert agreed["layers that may move"] == "2 4"
 
@@ -304,3 +305,17 @@ def test_the_shift_since_the_first_model_is_measured_where_it_is_given(
     second = unweave.forget(one.model, more, one.grams, points.val, first=points.model)
     assert seen.keys() == second.shift.keys()
     assert all(seen[name] > 0.9 * one.shift[name] for name in seen)
+
+
+@pytest.mark.parametrize(("held_out", "told"), [(30, True), (600, False)])
+def test_a_target_that_rests_on_few_held_out_samples_is_told(points: Problem, held_out: int, told: bool) -> None:
+    labels = torch.arange(5).repeat(held_out // 5)
+    margins = torch.linspace(-3, 3, len(labels), dtype=torch.float64)
+    seen = Outcomes(labels, margins < 0, margins, margins, margins, 5)
+    goal, profile = points.run(epochs=1).goal, ClassProfile.of(seen)
+    before = seen.where(labels == 0)
+    found = remarks.aimed_at_few(replace(goal, few=False), profile, before)
+    assert bool(found) == told
+    if told:
+        assert found[0].startswith("the target rests on 6 held-out samples of these classes, and may be 41 points off")
+    assert remarks.aimed_at_few(replace(goal, few=True), profile, before) == []

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from unweave import remarks
-from unweave.batches import Loader, device_of, reusable
+from unweave.asked import Asked, ask, check_kinds
+from unweave.batches import Loader, device_of
 from unweave.config import ForgetConfig
 from unweave.descent import Descent, only_moving
 from unweave.distributed import agree, exchange, rank, ranks, together
-from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fit import Progress, observe_val, stream
-from unweave.fsdp import require_whole
 from unweave.gone import (
     check_forget_classes,
     classes_gone,
@@ -25,16 +25,15 @@ from unweave.gone import (
     said_again,
 )
 from unweave.grams import LayerGrams
-from unweave.layers import find_layers, moving, select
+from unweave.layers import find_layers
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
-from unweave.pool import facts_about, gathered_samples, in_order, observe_together, pooled
-from unweave.rest import at_rest, by_itself, check_model, duplicate, fingerprint, unwrap
+from unweave.pool import in_order, observe_together, pooled
+from unweave.rest import at_rest, by_itself, duplicate, fingerprint
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
-from unweave.shard import require_each_once
 from unweave.space import CoreSpace
-from unweave.stopping import choose_goal
+from unweave.stopping import Goal, choose_goal
 from unweave.trust import TrustRegion, last_linear
 from unweave.twins import Twins
 
@@ -81,118 +80,95 @@ def forget(
         RankError: another rank failed or is gone.
     """
     began = time.perf_counter()
-    config = _check_kinds(grams, config).resolved()
-    original = unwrap(model)
-    require_whole(original)
-    check_model(original)
-    select(config.layers, grams.names)  # a name that is not there is refused before anything is read
-    with together("the forget loader"):
-        require_each_once(forget_loader, "forget")
-    samples = gathered_samples(forget_loader, "forget", device_of(original))
-    val = None if val is None else reusable(val)
-    with together("the first model"):
-        first = None if first is None else _checked_first(first, grams, device_of(original))
-    digests = _check_request(original, samples, grams, config, val, first is not None)
-    with together("the choice of layers"):
-        names = moving(original, config.layers, grams.names)
-    agree("the choice of layers", {"layers that may move": " ".join(names)})
-
+    config = check_kinds(grams, config).resolved()
+    asked = ask(model, forget_loader, grams, val, config, first)
     if progress is not None:  # to decompose wide layers may take longer than all epochs
         progress("forget", 0, config.epochs)
-    home, grams_here = grams.device, grams.to(device_of(original))
-    given, before, learnt = _given(original, first, samples, grams, samples.look_size(config.batch_size))
-    if config.task == "classes":
-        check_forget_classes(before.labels, before.classes)
-    retained = grams_here - given
-    space = _space(retained.restricted(names), config, grams.names)
-    seen, met = _watched(original, val, samples, tempered=not _aims_at_kept(grams, before))
-    held_out = _held_out(grams, seen, before)
-    counts = grams.origin.labels, retained.origin.labels
-    goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts)
+    aim = _aimed(asked, grams, config)
 
-    net = duplicate(original)
-    descent = _descent(net, space, config, grams.names)
-    choices = _choices(config.task, grams, retained, before)
-    loop = Request(descent, samples, goal, config, val, choices, progress, seen, began)
-    ending, final = _carried_out(loop)
+    net = duplicate(asked.original)
+    descent = _descent(net, aim.space, config, grams.names)
+    choices = _choices(config.task, grams, aim.retained, aim.before)
+    request = Request(descent, asked.samples, aim.goal, config, asked.val, choices, progress, aim.seen, began)
+    ending, final = _carried_out(request)
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
-    shift = _shift(original, net, retained.restricted(names))
-    taken_out = ending.ok or changed != grams.origin.model
+    kept = grams  # a request that failed and changed nothing took nothing out either: it may be tried again
+    if ending.ok or changed != grams.origin.model:
+        home = aim.retained.to(grams.device)
+        kept = home.belonging_to(changed, forgotten=asked.digests, held_out=aim.held_out)
+    shift = _shift(asked.original, net, aim.retained.restricted(asked.names))
     return ForgetResult(
         model=net,
-        # A request that failed and changed nothing took nothing out either: it may be tried again.
-        grams=retained.to(home).belonging_to(changed, forgotten=digests, held_out=held_out) if taken_out else grams,
-        history=loop.history,
+        grams=kept,
+        history=request.history,
         stopped=ending.words,
         ok=ending.ok,
-        goal=goal,
+        goal=aim.goal,
         config=config,
-        ranks=space.ranks,
+        ranks=aim.space.ranks,
         shift=shift,
         seconds=time.perf_counter() - began,
-        samples=len(samples),
+        samples=len(asked.samples),
         final=final,
-        left=_left(*counts),
-        warnings=[
-            *remarks.elsewhere(grams, original),
-            *remarks.repeated(digests),
-            *remarks.ranked_by_chance(grams, before, config),
-            *remarks.not_held_out(met),
-            *(left_of_classes(retained, before) if config.task == "classes" else []),
-            *(remarks.whole_classes(retained, before) if config.task == "samples" else []),
-            *said_again(net, grams, val),
-            *remarks.drifted(space, grams, given),
-            *remarks.about_the_labels(loop.history[0], goal, config),
-            *remarks.about_the_end(shift, loop.history[0], final, goal, config, gone=classes_gone(grams)),
-            *remarks.felt_since(_since(first, net, retained.restricted(names)), shift),
-            *remarks.risen_since(grams, retained, final, 0 if seen is None else len(seen)),
-            *(remarks.what_can_move(net, names) if config.layers is None else []),
-        ],
+        left=_shares(grams.origin.labels, aim.retained, config),
+        left_of_all=_shares([] if aim.held_out is None else aim.held_out.trained.tolist(), aim.retained, config),
+        warnings=_warnings(asked, aim, grams, request, final, shift),
     )
 
 
-def _check_kinds(grams: LayerGrams, config: ForgetConfig | None) -> ForgetConfig:
-    """Refuse what is something else altogether, such as a path in place of Grams."""
-    if not isinstance(grams, LayerGrams):
-        raise MismatchError(
-            f"grams is a {type(grams).__name__}. Pass what unweave.fit() returned, or unweave.LayerGrams.load(path)."
-        )
-    if config is not None and not isinstance(config, ForgetConfig):
-        raise ConfigError(f"config is a {type(config).__name__}. Pass unweave.ForgetConfig(...).")
-    return config or ForgetConfig()
+@dataclass(frozen=True)
+class _Aim:
+    """What is known before the first step: what is taken out, what is protected, and where to go."""
+
+    given: LayerGrams
+    before: Outcomes
+    retained: LayerGrams
+    space: CoreSpace
+    seen: Outcomes | None
+    met: list[list[int]]
+    held_out: ClassProfile | None
+    goal: Goal
 
 
-def _check_request(
-    original: nn.Module, samples: Samples, grams: LayerGrams, config: ForgetConfig, val: Loader | None, first: bool
-) -> tuple[str, ...]:
-    """Refuse what cannot be right before anything is computed; returns the samples' digests."""
-    found = fingerprint(original)
-    if found != grams.origin.model:
-        raise MismatchError(
-            f"These Grams belong to model {grams.origin.model[:12]}, the model passed is {found[:12]}.",
-            remedy="Load the weights they were fitted with, use result.model with result.grams, or fit again.",
-        )
-    if len(samples) >= grams.samples:
-        raise MismatchError(
-            f"Asked to forget {len(samples)} samples with Grams of {grams.samples}. "
-            "Nothing would be retained: the forget set must be a smaller part of what was fitted."
-        )
-    facts = {"configuration": repr(config), "model": found[:12], "first= given": str(first)}
-    agree("the request", facts_about(grams) | facts)
-    digests = samples.digests(grams.origin.key)
-    gone = set(grams.origin.forgotten)
-    again = [position for position, digest in enumerate(digests) if digest in gone]
-    if again:
-        which = ", ".join(map(str, again[:10])) + (", …" if len(again) > 10 else "")
-        raise MismatchError(
-            f"{len(again)} of these {len(samples)} samples were forgotten before (in the order of the loader, from 0: "
-            f"{which}): they are already out of the Grams. Leave them out; to try again with other settings, start "
-            "from the model and Grams of before that request."
-        )
-    if config.stop == "paper" and val is None:
-        raise DataError("stop='paper' compares with the validation error after every epoch. Pass val= (--val).")
-    return digests
+def _aimed(asked: Asked, grams: LayerGrams, config: ForgetConfig) -> _Aim:
+    """Take the samples out of the sums, decompose what is left, and see what to aim at."""
+    original, samples = asked.original, asked.samples
+    here = grams.to(device_of(original))
+    given, before, learnt = _given(original, asked.first, samples, grams, samples.look_size(config.batch_size))
+    if config.task == "classes":
+        check_forget_classes(before.labels, before.classes)
+    retained = here - given
+    space = _space(retained.restricted(asked.names), config, grams.names)
+    seen, met = _watched(original, asked.val, samples, tempered=not _aims_at_kept(grams, before))
+    held_out = _held_out(grams, seen, before)
+    counts = grams.origin.labels, retained.origin.labels
+    goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts)
+    return _Aim(given, before, retained, space, seen, met, held_out, goal)
+
+
+def _warnings(
+    asked: Asked, aim: _Aim, grams: LayerGrams, request: Request, final: Look, shift: dict[str, float]
+) -> list[str]:
+    """What a person should look at, done or not."""
+    config, first_look, net = request.config, request.history[0], request.descent.net
+    moved = aim.retained.restricted(asked.names)
+    return [
+        *(remarks.whole_classes(aim.retained, aim.before) if config.task == "samples" else []),
+        *remarks.elsewhere(grams, asked.original),
+        *remarks.repeated(asked.digests),
+        *remarks.ranked_by_chance(grams, aim.before, config),
+        *remarks.not_held_out(aim.met),
+        *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before),
+        *(left_of_classes(aim.retained, aim.before) if config.task == "classes" else []),
+        *said_again(net, grams, asked.val),
+        *remarks.drifted(aim.space, grams, aim.given),
+        *remarks.about_the_labels(first_look, aim.goal, config),
+        *remarks.about_the_end(shift, first_look, final, aim.goal, config, gone=classes_gone(grams)),
+        *remarks.felt_since(_since(asked.first, net, moved), shift),
+        *remarks.risen_since(grams, aim.retained, final, 0 if aim.seen is None else len(aim.seen)),
+        *(remarks.what_can_move(net, asked.names) if config.layers is None else []),
+    ]
 
 
 def _given(
@@ -214,27 +190,6 @@ def _given(
     with at_rest(original):
         before = observe_together(original, samples, size)
     return pooled(part).belonging_to(grams.origin.model, held_out=None), before, learnt
-
-
-def _checked_first(first: nn.Module, grams: LayerGrams, device: torch.device) -> nn.Module | None:
-    """The model that the Grams were fitted with, on the device of the request; None while nothing has changed it.
-
-    Raises:
-        MismatchError: it is another one, or nobody knows which it was.
-    """
-    first = unwrap(first)
-    require_whole(first)
-    found, known = fingerprint(first), grams.origin
-    if known.forgotten and not known.key:
-        raise MismatchError("These Grams do not say which model they were fitted with. Leave first= (--first) out.")
-    if found != known.first:
-        raise MismatchError(
-            f"These Grams were fitted with model {known.first[:12]}, first= (--first) is {found[:12]}. Pass the model "
-            "of before all requests, or leave it out."
-        )
-    if known.model == known.first:
-        return None  # one pass serves for both
-    return first if device_of(first) == device else duplicate(first).to(device)
 
 
 def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> float | dict[str, float]:
@@ -273,9 +228,9 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
     if seen is None or _aims_at_kept(grams, before):
         return kept
     found = ClassProfile.of(seen, grams.origin.labels)
-    # Grams that were only subtracted from are of fewer samples than the model was trained on.
-    whole = kept is not None and not grams.origin.forgotten and kept.classes == found.classes
-    return found.trained_on(kept.trained.tolist()) if kept is not None and whole else found
+    if kept is None or grams.origin.forgotten:
+        return found
+    return found.trained_on(kept.trained.tolist())  # by hand samples may have been subtracted that it was trained on
 
 
 def _aims_at_kept(grams: LayerGrams, before: Outcomes) -> bool:
@@ -283,10 +238,12 @@ def _aims_at_kept(grams: LayerGrams, before: Outcomes) -> bool:
     return grams.held_out is not None and bool(grams.origin.forgotten) and grams.held_out.has(before.labels)
 
 
-def _left(present: Sequence[int], retained: Sequence[int]) -> dict[int, float]:
-    """The share of its samples that is left of each class that lost some."""
-    pairs = enumerate(zip(present, retained, strict=True)) if len(present) == len(retained) else ()
-    return {c: after / before for c, (before, after) in pairs if after < before}
+def _shares(before: Sequence[float], retained: LayerGrams, config: ForgetConfig) -> dict[int, float]:
+    """What is left of each class that has fewer samples than before; nothing where nobody knows, or nobody asks."""
+    after = retained.origin.labels
+    if not config.label_shift or len(before) != len(after):
+        return {}
+    return {c: r / n for c, (n, r) in enumerate(zip(before, after, strict=True)) if r < n}  # never less than NaN
 
 
 def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:

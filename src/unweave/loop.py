@@ -292,6 +292,11 @@ class Request(Walk):
         return Ending(f"{words}; returned to the best weights seen (epoch {best.look.epoch}). {remedy}.", ok=False)
 
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
+        """End where it was best: done if the error is right there and margins have gone most of their way."""
+        if self.goal.margins is not None and self._arrived(best) and self._left(best) <= 1 - MOST:
+            words = f"Landed after {best.look.epoch} epochs: the forget error is {self._versus(best)}"
+            gone = f"its margins have gone {100 * (1 - self._left(best)):.0f} % of the way"
+            return Ending(f"{words}; {gone}, and farther steps did harm and were undone.", ok=True), best
         allowed = self.config.max_damage
         damage = "" if allowed is None else f", or raised the validation error by more than {allowed:g} points"
         if damage and max(self.goal.due.values(), default=0.0) > SAID:

@@ -13,7 +13,7 @@ from unweave.config import ForgetConfig
 from unweave.gone import classes_gone
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers
-from unweave.outcomes import Outcomes
+from unweave.outcomes import ClassProfile, Outcomes
 from unweave.result import Look
 from unweave.space import CoreSpace
 from unweave.stopping import FEW, SAID, Goal
@@ -28,6 +28,8 @@ LARGE_RISE = 5.0
 """A rise of the held-out error over all requests so far, in points, that is worth a warning."""
 SHARED = 0.05
 """A share of the forget set that may be alike validation samples by chance."""
+UNSURE = 5.0
+"""A standard error of the target, in points, that is worth a warning."""
 FEW_WEIGHTS = 0.5
 """A share of the parameters below which it is worth saying that no others can move."""
 
@@ -82,6 +84,21 @@ def not_held_out(met: Sequence[Sequence[int]]) -> list[str]:
     ]
 
 
+def aimed_at_few(goal: Goal, held_out: ClassProfile | None, before: Outcomes) -> list[str]:
+    """A warning where so few held-out samples say what to aim at that they may well say something else."""
+    if held_out is None or goal.held_out_error is None or goal.few:
+        return []
+    shares = before.labels.bincount(minlength=held_out.classes) / len(before)
+    own = shares > 0
+    variance = (shares**2 * held_out.error * (1 - held_out.error) / held_out.count)[own].sum().item()
+    if 100 * math.sqrt(variance) <= UNSURE:
+        return []
+    return [
+        f"the target rests on {int(held_out.count[own].sum())} held-out samples of these classes, and may be "
+        f"{200 * math.sqrt(variance):.0f} points off by chance: a larger val= (--val) makes it surer"
+    ]
+
+
 def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]:
     """A warning where what was taken out is not what had been added."""
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
@@ -121,12 +138,11 @@ def about_the_end(
         gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
-    for c in sorted(c for c in after if after[c] - before[c] - goal.due.get(c, 0) > LARGE_CLASS_RISE and c not in gone):
-        words, due = (
-            f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %",
-            goal.due.get(c, 0),
-        )
-        warnings.append(f"{words} (by retraining to about {before[c] + due:.1f})" if due > SAID else words)
+    for c in sorted(set(after) - set(gone)):
+        due = goal.due.get(c, 0.0)
+        if after[c] - before[c] > due + LARGE_CLASS_RISE:
+            words = f"the held-out error of class {c} rose from {before[c]:.1f} to {after[c]:.1f} %"
+            warnings.append(f"{words} (by retraining to about {before[c] + due:.1f})" if due > SAID else words)
     return warnings
 
 
@@ -138,8 +154,8 @@ def whole_classes(retained: LayerGrams, before: Outcomes) -> list[str]:
         return []
     return [
         f"no training sample of class {', '.join(map(str, gone))} is left, and yet samples of it are still recognised, "
-        "as held-out ones were. To forget a class as a whole, start from the model and Grams of before, with "
-        "task='classes' (--classes)"
+        "as held-out ones were. To forget a class as a whole, start from the model and Grams of before this request, "
+        "with task='classes' (--classes)"
     ]
 
 

@@ -63,7 +63,10 @@ class ForgetResult:
     final: Look
     """How the returned model stands."""
     left: dict[int, float] = field(default_factory=dict)
-    """Of each class that lost samples, the share of its training samples that is left; empty where nobody counted."""
+    """Of each class that lost samples in this request, the share that is left of those there were before it; for an
+    audit beside the model of before. Empty where nobody counted, and with ``label_shift=False``."""
+    left_of_all: dict[int, float] = field(default_factory=dict)
+    """The same of all that the first model was trained on; for an audit beside that, after several requests."""
     warnings: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -74,10 +77,10 @@ class ForgetResult:
 
     def summary(self) -> str:
         """A few lines for a person: what was asked, what came out, and what it did to everything else."""
-        first = self.history[0]
+        first, count = self.history[0], f"{self.samples} sample{'s' * (self.samples != 1)}"
         lines = [
             f"{'done' if self.ok else 'NOT DONE'}: {self.stopped}",
-            f"  forget set ({self.samples} samples) error {first.forget_error:.2f} % -> {self.final.forget_error:.2f} %"
+            f"  forget set ({count}) error {first.forget_error:.2f} % -> {self.final.forget_error:.2f} %"
             f"   target {self.goal}",
         ]
         if first.val_error is not None and self.final.val_error is not None:

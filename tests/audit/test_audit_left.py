@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from worlds import World
 
-from unweave.audit import Answers, Ensemble, Evidence, examine
-from unweave.audit.behaviour import reweighted
+from unweave.audit import Answers, Ensemble, Evidence
+from unweave.audit.behaviour import check_held_out, check_own_classes, reweighted
 from unweave.audit.checks import Check
 from unweave.audit.files import load_evidence, save_evidence
+from unweave.audit.limits import Thresholds
 from unweave.errors import DataError
 
 LEFT = {0: 0.25}
@@ -56,7 +57,9 @@ def the_class_suffers(by: float) -> tuple[Answers, Answers]:
 
 
 def own_classes(evidence: Evidence) -> Check:
-    return next(check for check in examine(evidence).verdict.checks if check.name == "Their classes still work")
+    check = check_own_classes(evidence, Thresholds())
+    assert check is not None
+    return check
 
 
 def test_what_fewer_samples_cost_a_class_is_no_damage() -> None:
@@ -68,15 +71,21 @@ def test_what_fewer_samples_cost_a_class_is_no_damage() -> None:
     assert "reweighted original" in check.sentence
 
 
-def test_more_than_that_is_damage() -> None:
+def test_more_than_that_is_damage_and_is_measured_by_what_is_left() -> None:
     original, unlearned = the_class_suffers(by=2.0)
-    assert own_classes(Evidence(unlearned, original, left=LEFT)).outcome == "fail"
+    found, plain = (own_classes(Evidence(unlearned, original, left=left)) for left in (LEFT, {}))
+    assert found.outcome == plain.outcome == "fail"
+    assert found.sentence.endswith("than with the reweighted original network.")
+    assert plain.sentence.endswith("than with the original network.")
+    assert found.measured is not None
+    assert plain.measured is not None
+    assert found.measured.value < plain.measured.value - 5
 
 
-def test_whole_classes_are_not_excused() -> None:
+def test_other_tasks_are_not_excused() -> None:
     world = World()
     evidence = Evidence(world.answers(memory=0.0, skill=-3.0), world.answers(memory=3.0), left=LEFT, task="poison")
-    still_works = next(check for check in examine(evidence).verdict.checks if check.name == "Still works")
+    still_works = check_held_out(evidence, Thresholds())
     assert still_works.outcome == "fail"
     assert "reweighted" not in still_works.sentence
 

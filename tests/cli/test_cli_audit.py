@@ -99,6 +99,19 @@ def retained(found: dict[str, Any]) -> int:
     return found["models"][0]["errors"]["retained"]["samples"]
 
 
+def test_what_is_left_is_of_what_the_original_was_trained_on(
+    twice: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = json.loads((twice / "2.json").read_text())
+    assert record["left"] != record["left of all"]
+    seen = []
+    monkeypatch.setattr(Evidence, "__post_init__", lambda self: seen.append({str(c): s for c, s in self.left.items()}))
+    audit = ("audit", "--ids", "more.txt", "--out", "2.safetensors", "--force")
+    cli(*audit)  # beside the first model
+    cli(*audit, "--weights", "forgotten.safetensors")
+    assert seen == [record["left of all"], record["left"]]
+
+
 def test_samples_of_earlier_requests_are_not_retained(twice: Path, cli: Cli) -> None:
     audit = ("audit", "--ids", "more.txt", "--out", "2.safetensors", "--json", "--force")
     assert retained(cli(*audit).record) == 240 - 20 - 24, "the Grams know what is out"

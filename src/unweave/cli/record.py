@@ -28,6 +28,7 @@ def record_of(
         "samples": result.samples,
         "classes": list(classes),
         "left": result.left,
+        "left of all": result.left_of_all,
         "goal": _goal(result.goal),
         "final": asdict(result.final),
         "history": [asdict(look) for look in result.history],

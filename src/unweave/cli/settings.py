@@ -234,7 +234,12 @@ FORGET_CONFIG = (
     _forget("stop", kinds.TEXT, '"held-out", "chance", "poison", "paper" or "epochs"', '"held-out"'),
     _forget("layers", kinds.LAYERS, "move only these layers, or only the last k", "2"),
     _forget("seed", kinds.INTEGER, "seed of every random choice", "0"),
-    _forget("max_damage", kinds.NUMBER, "points of validation error that count as a collapse, which is undone", "5.0"),
+    _forget(
+        "max_damage",
+        kinds.NUMBER,
+        "points of validation error, beside what is due, that count as a collapse, which is undone",
+        "5.0",
+    ),
     _forget("watch", kinds.TEXT, 'when to look at the validation set: at the "ends", or after all "epochs"', '"ends"'),
     _forget("energy", kinds.TEXT, 'what gamma is a share of: "sigma" or "sigma2"', '"sigma"'),
     _forget("rank_rule", kinds.TEXT, '"paper", "le" or "lt"', '"paper"'),

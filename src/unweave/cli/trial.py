@@ -30,7 +30,7 @@ from unweave.cli.screen import Report
 from unweave.cli.selection import Selection, select
 from unweave.cli.words import for_the_shell
 from unweave.errors import ConfigError, StoreError
-from unweave.rest import duplicate
+from unweave.rest import duplicate, fingerprint
 
 
 def evidence_of(
@@ -67,12 +67,18 @@ def evidence_of(
         task=task,
         class_names=list(selection.source.class_names or ()) if selection.source else (),
         earlier={title: _before(request, networks) for title, request in earlier.items()},
-        left={int(c): share for c, share in record.get("left", {}).items()},
+        left=_left(networks["original"], grams, record),
     )
     seed = values.get("audit", "seed")
     wanted = task != "poison" and not arguments.attack  # wrong labels have no strangers of their own
     inside = look_inside(networks, parts["forget"], parts["held_out"], seed=seed) if wanted else None
     return evidence, _story(values, record, grams, rerun), inside
+
+
+def _left(original: nn.Module, grams: unweave.LayerGrams | None, record: Mapping[str, Any]) -> dict[int, float]:
+    """What is left of the classes: of what the first model was trained on, if that is the original, or of before."""
+    first = grams is not None and fingerprint(original) == grams.origin.first
+    return {int(c): share for c, share in record.get("left of all" if first else "left", {}).items()}
 
 
 def _task(arguments: argparse.Namespace, values: Values, record: Mapping[str, Any]) -> Task:
