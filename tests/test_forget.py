@@ -614,12 +614,15 @@ def test_values_that_are_not_finite_are_undone(points: Problem) -> None:
     assert same_weights(result.model, points.model)
 
 
-@pytest.mark.parametrize(("error", "share", "ok"), [(0.0, 0.3, True), (0.0, 0.7, False), (9.0, 0.3, False)])
+@pytest.mark.parametrize(
+    ("error", "share", "objective", "ok"),
+    [(0.0, 0.3, "match", True), (0.0, 0.7, "match", False), (9.0, 0.3, "match", False), (0.0, 0.3, "paper", False)],
+)
 def test_a_walk_that_cannot_go_on_is_done_where_its_error_is_right_and_most_of_the_way_gone(
-    points: Problem, error: float, share: float, ok: bool
+    points: Problem, error: float, share: float, objective: str, ok: bool
 ) -> None:
     """``error``: off the target, in points; ``share`` of the way that is left."""
-    goal = replace(points.run(epochs=1).goal, few=False, tolerance=2.5)
+    goal = replace(points.run(epochs=1, objective=objective).goal, few=False, tolerance=2.5)
     first = SimpleNamespace(distance=5.0, forget_error=0.0, epoch=0)
     best = SimpleNamespace(look=SimpleNamespace(distance=5.0 * share, forget_error=goal.error + error, epoch=7))
     request = Request.__new__(Request)

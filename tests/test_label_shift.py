@@ -359,3 +359,9 @@ def test_samples_that_were_subtracted_by_hand_were_trained_on_all_the_same(probl
     ]
     assert goals[0].error == pytest.approx(goals[1].error)
     assert goals[0].error > 100 * problem.grams.held_out.without((40, 60, 60, 60, 60)).error[0]  # type: ignore[union-attr]
+
+
+def test_nothing_is_less_where_nothing_was_taken_out(problem: Problem) -> None:
+    result = problem.run(gamma=1.0)
+    assert result.grams is problem.grams
+    assert result.left == result.left_of_all == {}

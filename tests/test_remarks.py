@@ -307,15 +307,19 @@ def test_the_shift_since_the_first_model_is_measured_where_it_is_given(
     assert all(seen[name] > 0.9 * one.shift[name] for name in seen)
 
 
-@pytest.mark.parametrize(("held_out", "told"), [(30, True), (600, False)])
-def test_a_target_that_rests_on_few_held_out_samples_is_told(points: Problem, held_out: int, told: bool) -> None:
-    labels = torch.arange(5).repeat(held_out // 5)
-    margins = torch.linspace(-3, 3, len(labels), dtype=torch.float64)
-    seen = Outcomes(labels, margins < 0, margins, margins, margins, 5)
-    goal, profile = points.run(epochs=1).goal, ClassProfile.of(seen)
-    before = seen.where(labels == 0)
-    found = remarks.aimed_at_few(replace(goal, few=False), profile, before)
+@pytest.mark.parametrize(
+    ("count", "wrong", "told"), [(6, 3, True), (120, 60, False), (1, 0, True), (3, 3, True), (120, 0, False)]
+)
+def test_a_target_that_rests_on_few_held_out_samples_is_told(
+    points: Problem, count: int, wrong: int, told: bool
+) -> None:
+    labels, zero = torch.zeros(count, dtype=torch.long), torch.zeros(count, dtype=torch.float64)
+    seen = Outcomes(labels, torch.arange(count) < wrong, zero, zero, zero, 5)
+    goal, profile = replace(points.run(epochs=1).goal, few=False), ClassProfile.of(seen)
+    config, papers = unweave.ForgetConfig().resolved(), unweave.ForgetConfig(stop="paper").resolved()
+    found = remarks.aimed_at_few(goal, profile, seen, config)
     assert bool(found) == told
     if told:
-        assert found[0].startswith("the target rests on 6 held-out samples of these classes, and may be 41 points off")
-    assert remarks.aimed_at_few(replace(goal, few=True), profile, before) == []
+        assert found[0].startswith(f"the target rests on {count} held-out samples of these classes, and may be ")
+    assert remarks.aimed_at_few(replace(goal, few=True), profile, seen, config) == []
+    assert remarks.aimed_at_few(goal, profile, seen, papers) == [], "the authors' rule aims elsewhere"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -93,10 +92,12 @@ def forget(
     ending, final = _carried_out(request)
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
-    kept = grams  # a request that failed and changed nothing took nothing out either: it may be tried again
+    kept, left, left_of_all = grams, dict[int, float](), dict[int, float]()
+    # A request that failed and changed nothing took nothing out either: it may be tried again.
     if ending.ok or changed != grams.origin.model:
         home = aim.retained.to(grams.device)
         kept = home.belonging_to(changed, forgotten=asked.digests, held_out=aim.held_out)
+        left, left_of_all = _shares(grams, kept, config)
     shift = _shift(asked.original, net, aim.retained.restricted(asked.names))
     return ForgetResult(
         model=net,
@@ -111,8 +112,8 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(asked.samples),
         final=final,
-        left=_shares(grams.origin.labels, aim.retained, config),
-        left_of_all=_shares([] if aim.held_out is None else aim.held_out.trained.tolist(), aim.retained, config),
+        left=left,
+        left_of_all=left_of_all,
         warnings=_warnings(asked, aim, grams, request, final, shift),
     )
 
@@ -159,7 +160,7 @@ def _warnings(
         *remarks.repeated(asked.digests),
         *remarks.ranked_by_chance(grams, aim.before, config),
         *remarks.not_held_out(aim.met),
-        *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before),
+        *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before, config),
         *(left_of_classes(aim.retained, aim.before) if config.task == "classes" else []),
         *said_again(net, grams, asked.val),
         *remarks.drifted(aim.space, grams, aim.given),
@@ -238,12 +239,21 @@ def _aims_at_kept(grams: LayerGrams, before: Outcomes) -> bool:
     return grams.held_out is not None and bool(grams.origin.forgotten) and grams.held_out.has(before.labels)
 
 
-def _shares(before: Sequence[float], retained: LayerGrams, config: ForgetConfig) -> dict[int, float]:
-    """What is left of each class that has fewer samples than before; nothing where nobody knows, or nobody asks."""
-    after = retained.origin.labels
-    if not config.label_shift or len(before) != len(after):
-        return {}
-    return {c: r / n for c, (n, r) in enumerate(zip(before, after, strict=True)) if r < n}  # never less than NaN
+def _shares(grams: LayerGrams, kept: LayerGrams, config: ForgetConfig) -> tuple[dict[int, float], dict[int, float]]:
+    """What is left of each class that has fewer samples than before the request, and than the first model had.
+
+    Nothing where nobody knows, or nobody asks.
+    """
+    after, first = kept.origin.labels, [] if kept.held_out is None else kept.held_out.trained.tolist()
+    if not config.label_shift:
+        return {}, {}
+    now, since = (
+        {c: r / n for c, (n, r) in enumerate(zip(before, after, strict=True)) if r < n}  # none is less than NaN
+        if len(before) == len(after)
+        else {}
+        for before in (grams.origin.labels, first)
+    )
+    return now, since
 
 
 def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:

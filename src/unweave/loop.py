@@ -22,7 +22,8 @@ CALM_EPOCHS = 2
 SETTLED = 0.1
 """… and is done when this share of the first distance is left: a retrained model varies by more than that."""
 MOST = 0.5
-"""Of few samples whose error was right from the first, margins must have gone this share of their way."""
+"""Margins must have gone this share of their way where few samples' error was right from the first, and where a walk
+whose error is right cannot go on."""
 NUDGES = 24
 """Epochs at most to bring the error to its target once the margins are at theirs."""
 LANDING_STEPS = 16

@@ -85,13 +85,17 @@ def not_held_out(met: Sequence[Sequence[int]]) -> list[str]:
     ]
 
 
-def aimed_at_few(goal: Goal, held_out: ClassProfile | None, before: Outcomes) -> list[str]:
-    """A warning where so few held-out samples say what to aim at that they may well say something else."""
-    if held_out is None or goal.held_out_error is None or goal.few:
+def aimed_at_few(goal: Goal, held_out: ClassProfile | None, before: Outcomes, config: ForgetConfig) -> list[str]:
+    """A warning where so few held-out samples say what to aim at that they may well say something else.
+
+    To each class one that is wrong and one that is right are added: a few that are all right are no certainty.
+    """
+    if held_out is None or config.stop != "held-out" or goal.few:
         return []
     shares = before.labels.bincount(minlength=held_out.classes) / len(before)
-    own = shares > 0
-    variance = (shares**2 * held_out.error * (1 - held_out.error) / held_out.count)[own].sum().item()
+    own, count = shares > 0, held_out.count + 2
+    wrong = (held_out.error * held_out.count + 1) / count
+    variance = (shares**2 * wrong * (1 - wrong) / count)[own].sum().item()
     if 100 * math.sqrt(variance) <= UNSURE:
         return []
     return [

@@ -48,7 +48,7 @@ class ForgetResult:
     stopped: str
     """Why it stopped, in plain words."""
     ok: bool
-    """False when the target was not reached or the weights had to be rolled back."""
+    """False when the target was not reached, or the weights had to be rolled back to where it was not."""
     goal: Goal
     config: ForgetConfig
     """The settings that were used, with every default filled in."""
@@ -66,7 +66,8 @@ class ForgetResult:
     """Of each class that lost samples in this request, the share that is left of those there were before it; for an
     audit beside the model of before. Empty where nobody counted, and with ``label_shift=False``."""
     left_of_all: dict[int, float] = field(default_factory=dict)
-    """The same of all that the first model was trained on; for an audit beside that, after several requests."""
+    """The same of all that the model was trained on whose held-out samples are aimed at: the first, after several
+    requests (unless its held-out samples lacked a class, and a later one's were taken). For an audit beside that."""
     warnings: list[str] = field(default_factory=list)
 
     def __repr__(self) -> str:

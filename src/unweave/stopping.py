@@ -168,7 +168,7 @@ def _as_held_out(
     highest = before.margin.where(few, torch.inf)
     wrong = wrong.where(~(before.wrong & (margins >= highest)), 1.0)
     margins = margins.minimum(highest)
-    spread = margins.std().item() if len(margins) > 1 else 1.0
+    spread = (margins.std().item() if len(margins) > 1 else 0.0) or 1.0  # few may all have one target
     return Goal(
         error=100.0 * wrong.mean().item(),
         tolerance=tolerance,

@@ -109,8 +109,9 @@ class Evidence:
     earlier: dict[str, Before] = field(default_factory=dict)
     """Earlier requests by title, to be tested again."""
     left: Mapping[int, float] = field(default_factory=dict)
-    """Of each class that lost samples, the share of its training samples that is left, as ``result.left`` tells it. Who
-    is trained on fewer samples of a class gets more of it wrong: that is no damage."""
+    """Of each class that lost samples, the share that is left of what the original was trained on: ``result.left``, or
+    ``result.left_of_all`` beside the first model of several requests. Who is trained on fewer samples of a class gets
+    more of it wrong: that is no damage."""
 
     def __post_init__(self) -> None:
         if self.task not in ("samples", "classes", "poison"):

@@ -78,7 +78,8 @@ def evidence_of(
 def _left(original: nn.Module, grams: unweave.LayerGrams | None, record: Mapping[str, Any]) -> dict[int, float]:
     """What is left of the classes: of what the first model was trained on, if that is the original, or of before."""
     first = grams is not None and fingerprint(original) == grams.origin.first
-    return {int(c): share for c, share in record.get("left of all" if first else "left", {}).items()}
+    left = (record.get("left of all") if first else None) or record.get("left", {})
+    return {int(c): share for c, share in left.items()}
 
 
 def _task(arguments: argparse.Namespace, values: Values, record: Mapping[str, Any]) -> Task:
