@@ -262,14 +262,14 @@ def test_a_network_is_not_its_own_yardstick() -> None:
 
 def test_what_is_right_passes_and_what_is_at_the_border_seldom_does() -> None:
     """Of worlds with a forgetful model; and of worlds whose true AUC is at the limit, where one in twenty may pass."""
-    right = [outcome(fair(World(held_out=3000, seed=seed))) for seed in range(12)]
-    assert right.count("pass") >= 9
+    right = [outcome(fair(World(held_out=3000, seed=seed))) for seed in range(8)]
+    assert right.count("pass") >= 6
     assert "fail" not in right
     border = []
-    for seed in range(12):
+    for seed in range(8):
         world = World(held_out=3000, seed=seed)
         border.append(outcome(Evidence(world.answers(memory=0.74), world.answers(memory=3.0))))  # AUC 0.60
-    assert border.count("pass") <= 2
+    assert border.count("pass") <= 1
 
 
 # ------------------------------------------------------------------------------------------- classes, poison, earlier
