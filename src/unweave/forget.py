@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -92,12 +93,10 @@ def forget(
     ending, final = _carried_out(request)
     changed = fingerprint(net)
     agree("the end", {"model at the end": changed[:12]})
-    kept, left, left_of_all = grams, dict[int, float](), dict[int, float]()
-    # A request that failed and changed nothing took nothing out either: it may be tried again.
+    kept = grams  # a request that failed and changed nothing took nothing out either: it may be tried again
     if ending.ok or changed != grams.origin.model:
         home = aim.retained.to(grams.device)
         kept = home.belonging_to(changed, forgotten=asked.digests, held_out=aim.held_out)
-        left, left_of_all = _shares(grams, kept, config)
     shift = _shift(asked.original, net, aim.retained.restricted(asked.names))
     return ForgetResult(
         model=net,
@@ -112,8 +111,8 @@ def forget(
         seconds=time.perf_counter() - began,
         samples=len(asked.samples),
         final=final,
-        left=left,
-        left_of_all=left_of_all,
+        left=_left(grams.origin.labels, kept, config),
+        left_of_all=_left([] if kept.held_out is None else kept.held_out.trained.tolist(), kept, config),
         warnings=_warnings(asked, aim, grams, request, final, shift),
     )
 
@@ -239,21 +238,12 @@ def _aims_at_kept(grams: LayerGrams, before: Outcomes) -> bool:
     return grams.held_out is not None and bool(grams.origin.forgotten) and grams.held_out.has(before.labels)
 
 
-def _shares(grams: LayerGrams, kept: LayerGrams, config: ForgetConfig) -> tuple[dict[int, float], dict[int, float]]:
-    """What is left of each class that has fewer samples than before the request, and than the first model had.
-
-    Nothing where nobody knows, or nobody asks.
-    """
-    after, first = kept.origin.labels, [] if kept.held_out is None else kept.held_out.trained.tolist()
-    if not config.label_shift:
-        return {}, {}
-    now, since = (
-        {c: r / n for c, (n, r) in enumerate(zip(before, after, strict=True)) if r < n}  # none is less than NaN
-        if len(before) == len(after)
-        else {}
-        for before in (grams.origin.labels, first)
-    )
-    return now, since
+def _left(before: Sequence[float], kept: LayerGrams, config: ForgetConfig) -> dict[int, float]:
+    """The share that is left of each class that has fewer samples than before; nothing where nobody knows, or asks."""
+    after = kept.origin.labels
+    if not config.label_shift or len(before) != len(after):
+        return {}
+    return {c: r / n for c, (n, r) in enumerate(zip(before, after, strict=True)) if r < n}  # none is less than NaN
 
 
 def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:
