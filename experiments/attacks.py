@@ -26,6 +26,7 @@ NOTHING_PROTECTED = {"gamma": 1e-6, "rank_rule": "le"}
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match without projection": ("match", NOTHING_PROTECTED),
     "match as held out": ("match", {"label_shift": False}),
+    "match solved": ("match", {"way": "solve"}),
     "match soft protection": ("match", {"protect": "soft"}),
     "match gamma=0.8": ("match", {"gamma": 0.8}),
     "match gamma=0.95": ("match", {"gamma": 0.95}),

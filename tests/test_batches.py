@@ -13,9 +13,9 @@ from helpers import images, in_batches, small_cnn
 from torch import Tensor, nn
 
 import unweave
-from unweave.baselines.per_sample import logits_with
 from unweave.batches import checked, device_of, logits_of, map_tensors, reusable, run, tensors_of
 from unweave.errors import DataError, LayerError, ModelError, UnweaveError
+from unweave.per_sample import logits_with
 from unweave.samples import DIGESTED, Samples
 
 X, LABELS = images(4)

@@ -321,6 +321,7 @@ def forget_share(settings: dict[str, Any]) -> Any:
     "settings",
     [
         {"batch_size": 16},
+        {"way": "solve", "batch_size": 16},
         {"objective": "paper", "batch_size": 3},
         {"task": "classes", "batch_size": 16},
         {"task": "poison", "batch_size": 16, "epochs": 4},

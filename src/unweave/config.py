@@ -16,6 +16,7 @@ TASKS = ("samples", "classes", "poison")
 OBJECTIVES = ("match", "paper")
 STOPS = ("held-out", "paper", "chance", "poison", "epochs")
 WATCHES = ("ends", "epochs")
+WAYS = ("walk", "solve")
 OWN_STOP = {"samples": "held-out", "classes": "chance", "poison": "poison"}
 """Where a task stops; nowhere else when something is matched."""
 HELD_ODDS = 0.5
@@ -32,9 +33,13 @@ class ForgetConfig:
     """"match" (default) or "paper" (default with ``lam``, ``eps`` or another ``stop``); see :mod:`unweave.losses`."""
     gamma: Gamma = 0.9
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
-    protect: str = "hard"
+    protect: str | None = None
     """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
-    uses it. See :mod:`unweave.protection`."""
+    uses it. By default hard, and soft with ``way="solve"``. See :mod:`unweave.protection`."""
+    way: str = "walk"
+    """Samples that are matched: "walk", in many small steps, or "solve": in one or a few large ones, each the least
+    change that brings all margins to their targets, as far as they are linear in the weights. See
+    :mod:`unweave.solving`."""
     lam: float | None = None
     """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
@@ -86,7 +91,7 @@ class ForgetConfig:
         self._check_gamma()
         if self.lr is None and self.lr_end is not None:
             raise ConfigError("lr_end without lr: give both, or neither to let the step choose itself.")
-        if self.protect == "soft" and self.rank_rule != "paper":
+        if self._protection() == "soft" and self.rank_rule != "paper":
             raise ConfigError(
                 f"rank_rule={self.rank_rule!r} counts protected directions, and protect='soft' counts none. Use "
                 "protect='hard', or leave rank_rule out."
@@ -97,22 +102,32 @@ class ForgetConfig:
             raise ConfigError(
                 "odds are held where classes are matched: task='classes' with objective='match'. Leave odds out."
             )
+        if self.way == "solve":
+            self._check_solving()
         if self.objective == "match" and self.stop not in (None, OWN_STOP[self.task]):
             raise ConfigError(
                 f"objective='match' stops at {OWN_STOP[self.task]!r} for task={self.task!r}, not at {self.stop!r}. "
                 "Leave stop out."
             )
 
+    def _check_solving(self) -> None:
+        if (self.task, self._objective()) != ("samples", "match"):
+            raise ConfigError(
+                "way='solve' brings margins to their targets: task='samples' with objective='match'. Leave way out."
+            )
+        if self.lr is not None or self.dropout:
+            raise ConfigError("way='solve' takes no learning rate and no dropout. Leave lr and dropout out, or way.")
+
     def _check_choices(self) -> None:
         choices = {
             "task": TASKS,
-            "protect": PROTECTIONS,
             "watch": WATCHES,
+            "way": WAYS,
             "energy": tuple(ENERGIES),
             "rank_rule": RANK_RULES,
             "negative": NEGATIVE,
         }
-        optional = {"objective": OBJECTIVES, "stop": STOPS}
+        optional = {"objective": OBJECTIVES, "stop": STOPS, "protect": PROTECTIONS}
         for name, known in {**choices, **optional}.items():
             value = getattr(self, name)
             if value not in known and not (value is None and name in optional):
@@ -145,6 +160,10 @@ class ForgetConfig:
         stops = self.stop in (None, OWN_STOP[self.task])
         return self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
 
+    def _protection(self) -> str:
+        """The one given, or else the one for the way."""
+        return self.protect or ("soft" if self.way == "solve" else "hard")
+
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""
         poison, objective = self.task == "poison", self._objective()
@@ -152,6 +171,7 @@ class ForgetConfig:
         return replace(
             self,
             objective=objective,
+            protect=self._protection(),
             lam=(-0.2 if poison else 0.2) if papers and self.lam is None else self.lam,
             eps=(0.1 if poison else 0.05) if papers and self.eps is None else self.eps,
             odds=HELD_ODDS if elsewhere and self.odds is None else self.odds,

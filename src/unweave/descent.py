@@ -186,6 +186,14 @@ class Descent:
             self._few_digits = bool(left > FEW_DIGITS * whole)
         return steps
 
+    @torch.no_grad()
+    def go(self, change: State) -> None:
+        """Change the weights by what is left of this, [their shapes]; a soft protection is applied twice."""
+        moving = self.moving()
+        for name, part in change.items():
+            left = self._project(name, part.to(self._masters.get(name, moving[name]).dtype))
+            self._move(name, moving[name], left if self._hard else self._project(name, left))
+
     def _keep_clear_of_the_core(self) -> None:
         """Project the way gone so far: of what rounding has left in the core space, nothing stays."""
         for name, weight in self.weights.items():

@@ -203,7 +203,7 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     return CoreSpace.from_grams(
         retained,
         _gamma_for(config, all_names, retained.names),
-        protect=config.protect,
+        protect=config.protect or "hard",  # it is there: the settings are resolved
         energy=config.energy,
         rank_rule=config.rank_rule,
         negative=config.negative,
@@ -256,7 +256,7 @@ def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcome
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:
     layers = find_layers(net, all_names)
     weights = {name: layers[name].parameter for name in space.layers if name not in space.frozen}
-    rule = "adam" if config.objective == "match" and config.task == "samples" else "sgd"
+    rule = "adam" if config.objective == "match" and config.task == "samples" else "sgd"  # neither where way="solve"
     name = last_linear(net, layers) if config.task == "poison" and config.trust else None
     if name not in weights:
         return Descent(net, weights, space, rule)

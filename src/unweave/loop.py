@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from unweave.descent import EpochReport
 from unweave.errors import ModelError
 from unweave.result import Look
+from unweave.solving import Solving
 from unweave.stopping import SAID
 from unweave.walk import LEAST_STEP, Seen, Walk
 
@@ -24,6 +25,10 @@ SETTLED = 0.1
 MOST = 0.5
 """Margins must have gone this share of their way where few samples' error was right from the first, and where a walk
 whose error is right cannot go on."""
+NEARER = 0.9
+"""A solved step that leaves more than this share of the distance goes too far and is halved …"""
+LEAST_SHARE = 1 / 32
+"""… down to this share of itself."""
 NUDGES = 24
 """Epochs at most to bring the error to its target once the margins are at theirs."""
 LANDING_STEPS = 16
@@ -53,7 +58,9 @@ class Request(Walk):
         nothing_to_do = self._nothing_to_do(start)
         if nothing_to_do is not None:
             return nothing_to_do, start.look
-        if self.descent.weights:
+        if self._solving is not None:
+            self.size = float(self._can_move())
+        elif self.descent.weights:
             self.size = self.config.lr or self._choose_size(start)
         self._first_size = self.size
         if self.size == 0.0:
@@ -69,7 +76,9 @@ class Request(Walk):
 
     def _until_the_end(self, start: Seen) -> tuple[Ending, Seen]:
         """Walk by the strategy of the task, and see how the validation set stands at the end."""
-        if self.goal.margins is not None:
+        if self._solving is not None:
+            ending, last = self._solve(start, self._solving)
+        elif self.goal.margins is not None:
             ending, last = self._match(start)
         elif self.config.stop == "paper":
             ending, last = self._papers_rule(start)
@@ -131,6 +140,28 @@ class Request(Walk):
                 self.size, calm = self.size / 2, 0
             if now.look.distance < SETTLED * start.look.distance or self.size < self._first_size / 32:
                 break
+        return self._matched(now, best)
+
+    def _solve(self, start: Seen, solving: Solving) -> tuple[Ending, Seen]:
+        """Solve for the margins, from where that led again, until they are at their targets; then land the error."""
+        best = now = start
+        solving.look_anew()
+        while self._epochs_left() and self.size >= LEAST_SHARE:
+            after = self._advance(now)
+            if after is None:
+                return self._give_up(best)
+            if after.look.distance > NEARER * now.look.distance:
+                self._undo(now, 0.5)  # margins are not linear as far as that
+                continue
+            now, self.size = after, min(1.0, 2 * self.size)
+            best = self._better(best, now)
+            if now.look.distance < SETTLED * start.look.distance:
+                break
+            solving.look_anew()
+        return self._matched(now, best)
+
+    def _matched(self, now: Seen, best: Seen) -> tuple[Ending, Seen]:
+        """The margins are as near to their targets as they come: see to the error."""
         if self.goal.reached(now.look.forget_error):
             return self._end_at(now if self._arrived(now) else best)
         return self._nudge(now, best)
@@ -283,7 +314,12 @@ class Request(Walk):
         return seen.look.distance / whole if whole else 0.0
 
     def _landed(self, seen: Seen) -> Ending:
-        return Ending(f"Landed after {seen.look.epoch} epochs: the forget error is {self._versus(seen)}.", ok=True)
+        return Ending(f"Landed after {self._so_many(seen)}: the forget error is {self._versus(seen)}.", ok=True)
+
+    def _so_many(self, seen: Seen) -> str:
+        """Epochs, or steps where they are solved for."""
+        count, word = seen.look.epoch, "solved step" if self.config.way == "solve" else "epoch"
+        return f"{count} {word}{'' if count == 1 else 's'}"
 
     def _not_reached(self, best: Seen) -> Ending:
         words = f"Target not reached: the forget error is {self._versus(best)}"
@@ -295,7 +331,7 @@ class Request(Walk):
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
         """End where it was best: done if the error is right there and margins have gone most of their way."""
         if self.goal.margins is not None and self._arrived(best) and self._left(best) <= 1 - MOST:
-            words = f"Landed after {best.look.epoch} epochs: the forget error is {self._versus(best)}"
+            words = f"Landed after {self._so_many(best)}: the forget error is {self._versus(best)}"
             gone = f"its margins have gone {100 * (1 - self._left(best)):.0f} % of the way"
             return Ending(f"{words}; {gone}, and farther steps did harm and were undone.", ok=True), best
         allowed = self.config.max_damage
@@ -322,10 +358,12 @@ class Request(Walk):
             return Ending(f"{words}; nothing was changed.", ok=True)
         return Ending(self._nowhere_to_go(), ok=False)
 
+    def _can_move(self) -> bool:
+        """Whether the retained data has left any direction to move in."""
+        return any(not self.descent.space.layers[name].full for name in self.descent.weights)
+
     def _nowhere_to_go(self) -> str:
-        full = all(
-            layer.full for name, layer in self.descent.space.layers.items() if name not in self.descent.space.frozen
-        )
+        full = not self._can_move()
         why = "the retained data uses every direction of these layers" if full else "no step brought it nearer"
         return f"Nothing was changed: {why}. Lower gamma, or let more layers move."
 

@@ -140,7 +140,7 @@ def about_the_end(
         )
     most, words = _felt_most(shift)
     if most > LARGE_SHIFT:
-        gentler = config.protect == "hard" and config.task != "poison"  # rescaling is felt whatever the protection
+        gentler = config.protect != "soft" and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
     for c in sorted(set(after) - set(gone)):

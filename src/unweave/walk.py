@@ -24,6 +24,7 @@ from unweave.outcomes import Outcomes, membership_auc
 from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
 from unweave.samples import Samples
+from unweave.solving import Solving
 from unweave.stopping import Goal, collapsed
 
 FIRST_STEP = 1e-4
@@ -97,6 +98,7 @@ class Walk:
         self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
         self._ruined = False
         self._tried: _Trial | None = None
+        self._solving = Solving(descent, samples, config.batch_size) if config.way == "solve" else None
         self._targets: Tensor | None = None
         self._among_others: Tensor | None = None
         self._second_choices: Tensor | None = None
@@ -163,6 +165,9 @@ class Walk:
 
     def _epoch(self) -> EpochReport:
         """Take an epoch of steps, or go where it is known to lead: the step that was chosen was tried before."""
+        if self._solving is not None:
+            assert self._targets is not None
+            return self._solving.step(self._targets, self.size)
         tried, self._tried = self._tried, None
         if tried is None or tried.size != self.size or self.history[-1].epoch > 0:
             return self._steps()

@@ -5,9 +5,9 @@ import torch
 from helpers import gap, images, small_cnn
 from torch import Tensor, nn
 
-from unweave.baselines import per_sample
-from unweave.baselines.conv_products import convolutions_as_products, patches_times_weights
-from unweave.baselines.per_sample import sample_gradients
+from unweave import per_sample
+from unweave.conv_products import convolutions_as_products, patches_times_weights
+from unweave.per_sample import sample_gradients
 from unweave.rest import at_rest
 from unweave.small_maps import multiply_small_maps
 

@@ -10,12 +10,12 @@ from small import data, flat, jacobian, linear, loader
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from unweave.baselines import kernel
+from unweave import jacobian as blockwise
 from unweave.baselines.fisher import FisherConfig, fisher
-from unweave.baselines.kernel import Plan, cut, jacobian_gram, solve
-from unweave.baselines.ntk import NtkConfig, linearise, ntk, pulled, trapezium
-from unweave.baselines.per_sample import drawn
+from unweave.baselines.ntk import NtkConfig, linearise, ntk, trapezium
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError
+from unweave.jacobian import Plan, cut, jacobian_gram, pulled, solve, unit_cotangents
+from unweave.per_sample import drawn
 from unweave.rest import at_rest
 from unweave.samples import Samples
 
@@ -24,8 +24,8 @@ CPU = torch.device("cpu")
 
 def gram_of(net: torch.nn.Module, x: Any, y: Tensor, max_bytes: int = 1 << 20, chunk: int = 3) -> Tensor:
     with at_rest(net):
-        weights = dict(net.named_parameters())
-        return jacobian_gram(net, weights, Samples(loader(x, y)), 3, max_bytes, chunk)
+        weights, some = dict(net.named_parameters()), Samples(loader(x, y))
+        return jacobian_gram(net, weights, some, unit_cotangents(weights, some, 3), max_bytes, chunk)
 
 
 def ridge_step(net: torch.nn.Linear, x: Tensor, y: Tensor, mu: float) -> Tensor:
@@ -38,7 +38,7 @@ def ridge_step(net: torch.nn.Linear, x: Tensor, y: Tensor, mu: float) -> Tensor:
 
 @pytest.mark.parametrize("more", [1, 3, 50])
 def test_the_blocks_give_the_gram_of_the_dense_jacobian(more: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "ROWS", 7)
+    monkeypatch.setattr(blockwise, "ROWS", 7)
     net = small_cnn().eval()
     net[-1] = torch.nn.Sequential(torch.nn.AvgPool1d(12), torch.nn.Linear(6, 3).double())
     x, y = images(7)
@@ -52,14 +52,14 @@ def test_blocks_never_take_more_than_the_bytes_allowed(monkeypatch: pytest.Monke
     weights = dict(net.named_parameters())
     sizes = {name: p.numel() for name, p in weights.items()}
     seen: list[int] = []
-    gradients = kernel.sample_gradients
+    gradients = blockwise.sample_gradients
 
     def counted(*args: Any, **settings: Any) -> dict[str, Tensor]:
         found = gradients(*args, **settings)
         seen.append(sum(part.numel() * part.element_size() for part in found.values()))
         return found
 
-    monkeypatch.setattr(kernel, "sample_gradients", counted)
+    monkeypatch.setattr(blockwise, "sample_gradients", counted)
     columns = sum(sizes.values())
     for more in (1, 3, 50):
         max_bytes = more * 4 * 8 * columns

@@ -10,8 +10,8 @@ The trapezium trick makes up for training not having followed the linear path: w
 m = w − w₀ − w_lin(D_r) and c = cos(Δ, m), s = 1 + 2 |c| ‖m‖ / ‖Δ‖. (The authors' two cases, by the sign of c, are this
 one formula: sin(arccos c − π/2) = −c.)
 
-Θ of the retained samples is a corner of Θ of all, so the Jacobian is walked through once; see :mod:`.kernel`. Gᵀ v is
-one vector-Jacobian product, the gradient of Σ v_ic f_c(x_i), in batches.
+Θ of the retained samples is a corner of Θ of all, so the Jacobian is walked through once; see :mod:`unweave.jacobian`.
+Gᵀ v is one vector-Jacobian product.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from torch import Tensor, nn
 
 from unweave.baselines.checks import above_zero, integer, one_of
 from unweave.baselines.contract import BaselineResult, Method
-from unweave.baselines.kernel import jacobian_gram, solve
 from unweave.baselines.one_step import LOOK, Closing, with_change
-from unweave.baselines.per_sample import at_most, drawn
 from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
 from unweave.batches import Loader, device_of, logits_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
+from unweave.jacobian import jacobian_gram, pulled, solve, unit_cotangents
+from unweave.per_sample import drawn
 from unweave.rest import at_rest, duplicate, fingerprint
 from unweave.samples import Samples
 
@@ -112,7 +112,7 @@ def linearise(
 
     limits = config.max_bytes, config.chunk, note, config.batched
     with at_rest(net):
-        gram = jacobian_gram(net, weights, joined, residual.shape[1], *limits)
+        gram = jacobian_gram(net, weights, joined, unit_cotangents(weights, joined, residual.shape[1]), *limits)
     by = fingerprint(original), (config.samples, config.seed), tuple(weights)
     return Linearised(joined, len(retain), forget, residual, gram, *by)
 
@@ -230,20 +230,6 @@ def _solutions(
         "scaled": False,
         "scale": 1.0,
     }
-
-
-def pulled(net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int) -> Change:
-    """Gᵀ v for v [n, C]: the gradient of Σ v_ic f_c(x_i), summed over batches in float64."""
-    total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
-    with at_rest(net, gradients=True):
-        for inputs, labels, positions in at_most(samples, size):
-            logits = logits_of(net, inputs, labels)
-            weighed = (logits * v[positions].to(logits.dtype)).sum()
-            found = torch.autograd.grad(weighed, list(weights.values()), allow_unused=True)
-            for name, part in zip(weights, found, strict=True):
-                if part is not None:
-                    total[name] += part
-    return total
 
 
 def _change(

@@ -1,7 +1,8 @@
 """The Gram of a Jacobian's rows, Θ = G Gᵀ, without ever holding the Jacobian.
 
-G has one row for each sample i and class c, ∇_w f_c(x_i), so it is [n C, P]: for 2,000 samples, 10 classes and 1.6
-million weights 130 GB in float32. Θ is [n C, n C], float64, 3.2 GB there. Columns of G are independent of each other,
+G has R rows for each sample i, ∇_w Σ_c v_c f_c(x_i) for each of its cotangents v [R, C]. With the unit vectors for
+cotangents there is one for each class, R = C, and G is [n C, P]: for 2,000 samples, 10 classes and 1.6 million weights
+130 GB in float32. Θ is [n C, n C], float64, 3.2 GB there. Columns of G are independent of each other,
 
     Θ = Σ_s G_s G_sᵀ      over slices s of the parameters,
 
@@ -19,17 +20,24 @@ instead needs as many passes, each with the gradients of all weights.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from unweave.baselines.per_sample import at_most, sample_gradients
-from unweave.batches import Inputs
+from unweave.batches import Inputs, run
 from unweave.errors import ConfigError
+from unweave.per_sample import at_most, sample_gradients
+from unweave.rest import at_rest
 from unweave.samples import Samples
+
+Pulled = dict[str, Tensor]
+"""A vector-Jacobian product: for each weight a tensor of its shape, in float64."""
+
+LeftOf = Callable[[str, Tensor], Tensor]
+"""From a parameter's name and rows [m, *shape] to what counts of them, in the same shape."""
 
 BUFFER_SHARE = 0.75
 """Of the bytes allowed, for the buffer; the rest is for gradients on their way into it."""
@@ -81,7 +89,7 @@ class Plan:
             ConfigError: not enough for one column, or for one gradient of the tensors in a slice.
         """
         sizes = {name: weight.numel() for name, weight in weights.items()}
-        each = max(weight.element_size() for weight in weights.values())
+        each = _precision(weights).itemsize
         for_buffer = int(BUFFER_SHARE * max_bytes)
         width = for_buffer // (rows * each)
         slices = cut(sizes, min(max(width, 1), sum(sizes.values())))
@@ -94,42 +102,60 @@ class Plan:
         return Plan(slices, chunks, max(sum(p.stop - p.start for p in pieces) for pieces in slices))
 
 
+def _precision(weights: Mapping[str, Tensor]) -> torch.dtype:
+    """What rows are kept in: what the weights are in, but float32 at least."""
+    return functools.reduce(torch.promote_types, (weight.dtype for weight in weights.values()), torch.float32)
+
+
+def unit_cotangents(weights: Mapping[str, Tensor], samples: Samples, classes: int) -> Tensor:
+    """[n, C, C]: for every sample each class alone; a view, which takes no memory for the samples."""
+    units = torch.eye(classes, dtype=_precision(weights), device=samples.labels.device)
+    return units.expand(len(samples), -1, -1)
+
+
 def jacobian_gram(
     net: nn.Module,
     weights: Mapping[str, Tensor],
     samples: Samples,
-    classes: int,
+    cotangents: Tensor,
     max_bytes: int,
     chunk: int = 32,
     progress: Callable[[int, int], None] | None = None,
     batched: bool = True,
+    left_of: LeftOf | None = None,
 ) -> Tensor:
-    """Θ, float64 [n C, n C]; row i·C + c belongs to sample i and class c. Call it inside ``at_rest``.
+    """Θ, float64 [n R, n R]; row i·R + r belongs to sample i and its cotangent r. Call it inside ``at_rest``.
 
     Args:
         net: in eval mode.
         weights: the parameters to differentiate by.
         samples: n of them.
-        classes: C.
+        cotangents: v, [n, R, C], in the order of the samples' positions.
         max_bytes: for blocks of the Jacobian; Θ and the activations (on a GPU the patches of convolutions) of ``chunk``
             samples come on top.
         chunk: samples in one call of ``vmap``, at most.
         progress: called with the slices done and their number.
         batched: see :func:`sample_gradients`.
+        left_of: what counts of the rows, where that is not all of them: a linear map that keeps their shape.
 
     Raises:
         ConfigError: ``max_bytes`` is too small.
+        ModelError: see :func:`sample_gradients`.
     """
-    rows = len(samples) * classes
+    rows = cotangents.shape[0] * cotangents.shape[1]
     plan = Plan.make(weights, rows, max_bytes, chunk)
-    widest = max(weights.values(), key=lambda weight: weight.element_size())
-    gram = torch.zeros(rows, rows, dtype=torch.float64, device=widest.device)
-    buffer = torch.empty(rows * plan.width, dtype=widest.dtype, device=widest.device)
-    gradients = partial(sample_gradients, net, batched=batched)
+    device, dtype = next(iter(weights.values())).device, _precision(weights)
+    gram = torch.zeros(rows, rows, dtype=torch.float64, device=device)
+    buffer = torch.empty(rows * plan.width, dtype=dtype, device=device)
+
+    def gradients(wanted: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> dict[str, Tensor]:
+        found = sample_gradients(net, wanted, inputs, v, batched)
+        return found if left_of is None else {name: left_of(name, of.to(dtype)) for name, of in found.items()}
+
     for done, (pieces, size) in enumerate(zip(plan.slices, plan.chunks, strict=True)):
         columns = sum(piece.stop - piece.start for piece in pieces)
-        block = buffer[: rows * columns].view(len(samples), classes, columns)
-        _fill(block, gradients, weights, samples, pieces, size)
+        block = buffer[: rows * columns].view(*cotangents.shape[:2], columns)
+        _fill(block, gradients, weights, samples, cotangents, pieces, size)
         _add_products(gram, block.view(rows, columns))
         if progress is not None:
             progress(done + 1, len(plan.slices))
@@ -143,19 +169,19 @@ def _fill(
     gradients: Callable[[Mapping[str, Tensor], Inputs, Tensor], dict[str, Tensor]],
     weights: Mapping[str, Tensor],
     samples: Samples,
+    cotangents: Tensor,
     pieces: list[Piece],
     size: int,
 ) -> None:
-    """Write the slice's columns of all rows into block [n, C, columns]."""
+    """Write the slice's columns of all rows into block [n, R, columns]."""
     wanted = {piece.name: weights[piece.name] for piece in pieces}
-    units = torch.eye(block.shape[1], dtype=block.dtype, device=block.device)
     for inputs, labels, positions in at_most(samples, size):
-        for c, unit in enumerate(units):
-            rows = gradients(wanted, inputs, unit.expand(len(labels), -1))
+        for r in range(cotangents.shape[1]):
+            rows = gradients(wanted, inputs, cotangents[positions, r])
             column = 0
             for piece in pieces:
                 part = rows[piece.name].reshape(len(labels), -1)[:, piece.start : piece.stop]
-                block[positions, c, column : column + part.shape[1]] = part.to(block.dtype)
+                block[positions, r, column : column + part.shape[1]] = part.to(block.dtype)
                 column += part.shape[1]
 
 
@@ -164,6 +190,20 @@ def _add_products(gram: Tensor, block: Tensor) -> None:
     for start in range(0, len(block), ROWS):
         stop = min(start + ROWS, len(block))
         gram[start:stop, :stop] += block[start:stop] @ block[:stop].mT
+
+
+def pulled(net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int) -> Pulled:
+    """Gᵀ v for v [n, C]: the gradient of Σ v_ic f_c(x_i), summed over batches of ``size`` in float64."""
+    total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
+    with at_rest(net, gradients=True):
+        for inputs, _, positions in at_most(samples, size):
+            logits = run(net, inputs)
+            weighed = (logits * v[positions].to(logits.dtype)).sum()
+            found = torch.autograd.grad(weighed, list(weights.values()), allow_unused=True)
+            for name, part in zip(weights, found, strict=True):
+                if part is not None:
+                    total[name] += part
+    return total
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from unweave.baselines.conv_products import convolutions_as_products
 from unweave.batches import Inputs, Loader, checked, logits_in, map_tensors
+from unweave.conv_products import convolutions_as_products
 from unweave.errors import ModelError
 from unweave.samples import Samples
 

@@ -1,0 +1,260 @@
+"""Solving for the margins of the forget set: its identities against slow float64 oracles, and requests that use it."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import math
+from typing import Any
+
+import problems
+import pytest
+import torch
+from helpers import gap, grams_from, images, sentences, small_cnn, state_of, token_classifier
+from problems import Problem
+from torch import Tensor, nn
+
+import unweave
+from unweave import solving
+from unweave.descent import Descent
+from unweave.errors import ConfigError, ModelError
+from unweave.layers import find_layers
+from unweave.outcomes import margin
+from unweave.rest import at_rest
+from unweave.samples import Samples
+from unweave.solving import Solving, prices
+from unweave.space import CoreSpace
+
+
+@pytest.fixture(scope="module")
+def points() -> Problem:
+    return problems.points()
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Problem:
+    return problems.pictures()
+
+
+class Small:
+    """A network in float64 with its samples and spaces, ready to be solved for."""
+
+    def __init__(self, net: nn.Module, x: Tensor, y: Tensor, gamma: float, protect: str) -> None:
+        self.net, self.x, self.y = net, x, y
+        grams = unweave.fit(net, [(x, y)])
+        self.space = CoreSpace.from_grams(grams, gamma, protect=protect)
+        layers = find_layers(net, grams.names)
+        self.weights = {name: layers[name].parameter for name in grams}
+        self.samples = Samples([(x[:6], y[:6])])
+        self.solving = Solving(Descent(net, self.weights, self.space, "adam"), self.samples, 4)
+
+    def rows(self) -> Tensor:
+        """√s P ∇m_i of the samples, one at a time, [n, weights]."""
+        own = []
+        for x, y in zip(self.x[:6], self.y[:6], strict=True):
+            found = torch.autograd.grad(margin(self.net(x[None]), y[None]).sum(), list(self.weights.values()))
+            left = [
+                self.space.project(name, part) * _root(self.space, name, mu)
+                for (name, mu), part in zip(prices(self.space, self.weights).items(), found, strict=True)
+            ]
+            own.append(torch.cat([part.reshape(-1) for part in left]))
+        return torch.stack(own)
+
+    def kernel(self) -> Tensor:
+        with at_rest(self.net, gradients=True):
+            return self.solving._made(solving._slopes(self.solving._logits(), self.samples.labels))
+
+
+def _root(space: CoreSpace, name: str, mu: Tensor) -> Tensor:
+    """1/√μ in the weight's shape, group by group."""
+    info = space.layers[name].info
+    shape = info.as_matrix(torch.zeros(info.weight_shape)).shape
+    return info.from_matrix(mu[:, None, None].expand(shape)).rsqrt()
+
+
+def small(kind: str, gamma: float, protect: str) -> Small:
+    if kind == "text":
+        return Small(token_classifier().double().eval(), *sentences(12), gamma, protect)
+    return Small(small_cnn().eval(), *images(12), gamma, protect)
+
+
+@pytest.mark.parametrize("protect", ["hard", "soft"])
+@pytest.mark.parametrize("kind", ["images", "text"])
+def test_the_kernel_is_that_of_single_samples(kind: str, protect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = small(kind, 0.7, protect)
+    rows = given.rows()
+    expected = rows @ rows.mT
+    assert expected.diagonal().min() > 0
+    assert gap(given.kernel(), expected) < 1e-11
+    widest = max(weight.numel() for weight in given.weights.values())
+    monkeypatch.setattr(solving, "MAX_BYTES", 8 * 8 * widest * 8)  # in several slices, some of a part of a layer
+    assert gap(given.kernel(), expected) < 1e-11
+
+
+@pytest.mark.parametrize("protect", ["hard", "soft"])
+def test_a_step_is_the_cheapest_change_that_brings_linear_margins_to_their_targets(
+    protect: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With two classes the margins of a linear model are linear in its weights."""
+    monkeypatch.setattr(solving, "RIDGE", 0.0)
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(40, 12, dtype=torch.float64, generator=generator) * torch.arange(1, 13) ** -1.0
+    y = torch.arange(40) % 2
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        given = Small(nn.Linear(12, 2).double().eval(), x, y, 0.5, protect)
+    before, rows = given.net.weight.detach().clone(), given.rows()
+    targets = torch.linspace(-2, 2, 6, dtype=torch.float64)
+    gaps = targets - margin(given.net(x[:6]), y[:6]).detach()
+    shortest = torch.linalg.lstsq(rows, gaps[:, None], driver="gelsd").solution.reshape(before.shape)
+    mu = prices(given.space, given.weights)[""]
+    expected = given.space.project("", shortest) / mu.sqrt()
+    with at_rest(given.net, gradients=True):
+        given.solving.step(targets, 1.0)
+    assert gap(margin(given.net(x[:6]), y[:6]), targets) < 1e-8
+    assert gap(given.net.weight - before, expected) < 1e-7
+
+
+def test_a_share_of_a_step_goes_that_share_of_the_way() -> None:
+    whole, half = small("images", 0.7, "soft"), small("images", 0.7, "soft")
+    before = [weight.detach().clone() for weight in half.weights.values()]
+    for given, share in ((whole, 1.0), (half, 0.5)):
+        with at_rest(given.net, gradients=True):
+            given.solving.step(torch.zeros(6, dtype=torch.float64), share)
+    for start, far, near in zip(before, whole.weights.values(), half.weights.values(), strict=True):
+        assert gap(near - start, (far - start) / 2) < 1e-9
+
+
+@pytest.mark.parametrize("protect", ["hard", "soft"])
+def test_with_gamma_one_retained_outputs_stay_where_they_were(protect: str) -> None:
+    given = small("images", 0.7, protect)
+    x, y = images(30, seed=3)
+    retained = x[:3], y[:3]  # so few that every layer has directions that they do not use
+    space = CoreSpace.from_grams(unweave.fit(given.net, [retained]), 1.0, protect=protect)
+    forget = Samples([(x[3:9], y[3:9])])
+    before, outputs = given.net(retained[0]).detach(), given.net(x[3:9]).detach()
+    with at_rest(given.net, gradients=True):
+        Solving(Descent(given.net, given.weights, space, "adam"), forget, 8).step(torch.zeros(6).double(), 1.0)
+    assert gap(given.net(retained[0]), before) < 1e-9
+    assert gap(given.net(x[3:9]), outputs) > 1e-3
+
+
+def test_a_price_is_the_mu_of_the_layer() -> None:
+    generator = torch.Generator().manual_seed(1)
+    rows = torch.randn(50, 8, dtype=torch.float64, generator=generator) * torch.arange(1, 9) ** -1.0
+    one = rows.mT @ rows
+    space = CoreSpace.from_grams(grams_from({"a": one, "b": 100 * one}), 0.9, protect="soft")
+    found = prices(space, ["a", "b"])
+    layer = space.layers["a"]
+    expected = layer.sigma**2 * layer.left / (1 - layer.left)
+    assert found["a"].item() == pytest.approx(expected.median().item(), rel=1e-9)
+    assert found["b"].item() == pytest.approx(100 * found["a"].item(), rel=1e-9)
+
+
+def test_what_has_no_price_of_its_own_gets_the_usual_one() -> None:
+    one = torch.diag(torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64))
+    grams = grams_from({"a": one, "b": 100 * one, "c": one})
+    assert [mu.item() for mu in prices(CoreSpace.from_grams(grams, 0.9), grams).values()] == [1, 1, 1]
+    space = CoreSpace.from_grams(grams, {"default": 0.9, "c": 1.0}, protect="soft")
+    a, b, c = (mu.item() for mu in prices(space, grams).values())
+    assert c == pytest.approx(math.sqrt(a * b))
+
+
+@pytest.mark.parametrize("protect", [None, "hard"])
+@pytest.mark.parametrize("which", ["points", "pictures"])
+def test_a_request_lands_in_a_few_steps(which: str, protect: str | None, request: pytest.FixtureRequest) -> None:
+    problem: Problem = request.getfixturevalue(which)
+    before = state_of(problem.model)
+    result = problem.run(way="solve", protect=protect)
+    assert result.ok
+    assert result.goal.reached(result.final.forget_error)
+    assert result.final.epoch <= 6 < problem.run().final.epoch
+    assert result.final.distance < 0.2 * result.history[0].distance
+    assert result.config.protect == (protect or "soft")
+    assert state_of(problem.model) == before
+    assert len(result.grams.origin.forgotten) == len(problem.forget)
+
+
+def test_the_same_request_gives_the_same_weights(points: Problem) -> None:
+    one, other = (state_of(points.run(way="solve").model)["bytes"] for _ in range(2))
+    assert one == other
+
+
+def test_a_step_that_goes_too_far_is_halved(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = solving.solve
+
+    def eightfold(*arguments: Any) -> Any:
+        found = honest(*arguments)
+        return dataclasses.replace(found, x=8 * found.x)
+
+    monkeypatch.setattr(solving, "solve", eightfold)
+    result = points.run(way="solve")
+    assert result.ok
+    assert 0 < result.history[1].lr < 1
+
+
+def test_where_no_direction_is_left_nothing_is_changed(points: Problem) -> None:
+    result = points.run(way="solve", gamma=1.0, layers=["0"])
+    assert not result.ok
+    assert "uses every direction" in result.stopped
+    assert result.grams is points.grams
+
+
+def test_equal_samples_are_solved_for(points: Problem) -> None:
+    twice = dataclasses.replace(points, forget=points.forget.repeat_interleave(2)[:40])
+    grams = unweave.fit(points.model, [*points.samples(torch.arange(300)), *points.forgotten], val=points.val)
+    result = dataclasses.replace(twice, grams=grams).run(way="solve")
+    assert result.ok
+
+
+def test_low_precision_is_solved_in_full(points: Problem) -> None:
+    net = copy.deepcopy(points.model).to(torch.bfloat16)
+    data = [(x.to(torch.bfloat16), y) for x, y in points.samples(torch.arange(300))]
+    val = [(x.to(torch.bfloat16), y) for x, y in points.val]
+    grams = unweave.fit(net, data, val=val)
+    gone = [(x.to(torch.bfloat16), y) for x, y in points.forgotten]
+    result = unweave.forget(net, gone, grams, val=val, config=unweave.ForgetConfig(way="solve"))
+    assert {p.dtype for p in result.model.parameters()} == {torch.bfloat16}
+    assert result.final.distance < 0.2 * result.history[0].distance
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"task": "classes"},
+        {"task": "poison"},
+        {"objective": "paper"},
+        {"lam": 0.1},
+        {"stop": "epochs"},
+        {"lr": 0.1},
+        {"dropout": True},
+        {"rank_rule": "le"},
+    ],
+)
+def test_what_does_not_go_together_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"solve|soft"):
+        unweave.ForgetConfig(way="solve", **settings)
+
+
+def test_too_many_samples_are_refused(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solving, "MOST_SAMPLES", 39)
+    with pytest.raises(ConfigError, match="39 samples at most, these are 40"):
+        points.run(way="solve")
+
+
+class Peeking(nn.Module):
+    """Reads a value, which torch.func.vmap does not allow."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x) * (1.0 if float(x.sum()) < math.inf else 2.0)
+
+
+def test_a_model_without_single_gradients_is_told_what_to_do(points: Problem) -> None:
+    net = Peeking(points.model)
+    grams = unweave.fit(net, points.samples(torch.arange(300)), val=points.val)
+    with pytest.raises(ModelError, match=r"Peeking.*Leave way out"):
+        unweave.forget(net, points.forgotten, grams, val=points.val, config=unweave.ForgetConfig(way="solve"))
