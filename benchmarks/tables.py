@@ -19,6 +19,7 @@ ENSEMBLE_START, ENSEMBLE_END = "<!-- results/ensemble-allcnn.json -->", "<!-- en
 PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end of protection -->"
 ONE_BY_ONE_START, ONE_BY_ONE_END = "<!-- results/one-by-one.json -->", "<!-- end of one-by-one -->"
 LABEL_SHIFT_START, LABEL_SHIFT_END = "<!-- results/label-shift.json -->", "<!-- end of label-shift -->"
+SOLVING_START, SOLVING_END = "<!-- results/solving.json -->", "<!-- end of solving -->"
 METHODS = {
     "original": "original",
     "match": "unlearned, `match`",
@@ -124,6 +125,19 @@ def label_shift_block(root: Path = ROOT) -> str:
     return "\n".join([LABEL_SHIFT_START, *lines, LABEL_SHIFT_END])
 
 
+def solving_block(root: Path = ROOT) -> str:
+    """A line for each kind of problem and each way to its targets."""
+    document = json.loads((root / "results/solving.json").read_text())
+    columns = "| | | landed | steps | at most | felt | forgotten | off | retained | test |"
+    lines = [columns, f"|---|---|{'---:|' * 8}"]
+    for kind in ("points", "images"):
+        for row in document[kind]:
+            cells = [f"{row['ok']} of {row['requests']}", f"{row['steps']:.1f}", row["most"], f"{row['felt']:.3f}"]
+            cells += [f"{row['forgotten']:+.2f}", f"{row['off']:.2f}", f"{row['retained']:+.2f}", f"{row['test']:+.2f}"]
+            lines.append(f"| {kind} | {row['way']} | {' | '.join(map(str, cells))} |")
+    return "\n".join([SOLVING_START, *lines, SOLVING_END])
+
+
 def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
@@ -146,6 +160,7 @@ def write_blocks() -> None:
         ("docs/method.md", PROTECTION_START, PROTECTION_END, protection_block()),
         ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
         ("docs/method.md", LABEL_SHIFT_START, LABEL_SHIFT_END, label_shift_block()),
+        ("docs/method.md", SOLVING_START, SOLVING_END, solving_block()),
     ):
         text = (ROOT / page).read_text()
         (ROOT / page).write_text(replaced(text, start, end, block))
