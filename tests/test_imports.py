@@ -29,7 +29,7 @@ ORDER = [
     {"per_sample"},
     {"jacobian"},
     {"layers", "twins"},
-    {"borrowed", "taps"},
+    {"borrowed", "taps", "outer"},
     {"outcomes"},
     {"spread"},
     {"grams"},

@@ -253,8 +253,17 @@ class Peeking(nn.Module):
         return self.net(x) * (1.0 if float(x.sum()) < math.inf else 2.0)
 
 
-def test_a_model_without_single_gradients_is_told_what_to_do(points: Problem) -> None:
+def test_a_model_without_single_gradients_is_told_what_to_do(pictures: Problem) -> None:
+    net = Peeking(pictures.model)
+    grams = unweave.fit(net, pictures.samples(torch.arange(len(pictures.y))), val=pictures.val)
+    with pytest.raises(ModelError, match=r"Peeking.*Leave way out"):
+        unweave.forget(net, pictures.forgotten, grams, val=pictures.val, config=unweave.ForgetConfig(way="solve"))
+
+
+def test_linear_layers_that_meet_samples_once_need_no_single_gradients(points: Problem) -> None:
     net = Peeking(points.model)
     grams = unweave.fit(net, points.samples(torch.arange(300)), val=points.val)
-    with pytest.raises(ModelError, match=r"Peeking.*Leave way out"):
-        unweave.forget(net, points.forgotten, grams, val=points.val, config=unweave.ForgetConfig(way="solve"))
+    config = unweave.ForgetConfig(way="solve")
+    result = unweave.forget(net, points.forgotten, grams, val=points.val, config=config)
+    assert result.ok
+    assert result.final == dataclasses.replace(points.run(way="solve").final, seconds=result.final.seconds)

@@ -11,20 +11,22 @@ is soft, P is applied twice, as in a walk, and s = 1/μ: soft protection is what
 what retained rows feel of it and μ times its own square, ½ tr(Δ G Δᵀ) + ½ μ ‖Δ‖², so that 1/μ makes one currency of it
 for all layers. (With s = 1, layers whose rows are small move too much.)
 
-K is summed a slice of the weights at a time (:mod:`unweave.jacobian`), so that J is never held;
-Jᵀ a is one more backward pass. To K's diagonal a hundredth of its mean is added: a margin that hardly anything moves
-is not to have its way at any price, and equal samples have equal rows. Margins are not linear, so what is left of the
-way is gone in the same manner from where that led.
+K is a sum over layers: of rows and slopes where samples meet a weight once (:mod:`unweave.outer`), and of the other
+weights a slice at a time (:mod:`unweave.jacobian`), so that J is never held; Jᵀ a is one more backward pass. To K's
+diagonal a hundredth of its mean is added: a margin that hardly anything moves is not to have its way at any price, and
+equal samples have equal rows. Margins are not linear, so what is left of the way is gone in the same manner from where
+that led.
 
-A step costs about as much as two or three epochs of a walk, and for K n² multiply-adds a weight.
+The first step costs about as much as two or three epochs of a walk, and for K n² multiply-adds a weight; one that goes
+on with K as it is costs an epoch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import vmap
 
 from unweave.batches import run
@@ -34,6 +36,7 @@ from unweave.errors import ConfigError, ModelError
 from unweave.jacobian import jacobian_gram, pulled, solve
 from unweave.losses import match_loss
 from unweave.outcomes import margin
+from unweave.outer import met_once
 from unweave.samples import Samples
 from unweave.space import CoreSpace, LayerSpace
 
@@ -122,28 +125,41 @@ class Solving:
 
     def _made(self, v: Tensor) -> Tensor:
         """K at the present weights, by rank 0 for all."""
-        descent, n = self.descent, len(self.samples)
-        layer_of = {id(weight): layer for layer, weight in descent.weights.items()}
-        moving = {name: p for name, p in descent.net.named_parameters() if id(p) in layer_of}
+        kernel = torch.zeros(len(self.samples), len(self.samples), dtype=torch.float64, device=v.device)
+        with together("how margins hang together"), torch.no_grad():
+            if rank() == 0:
+                found = met_once(self.descent.net, self.descent.weights, self.samples, v, self.batch_size)
+                for name, met in found.items():
+                    rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
+                    left = self.descent.space.left_of(name, rows[None])[0]
+                    kernel += self._s[name].reshape(-1)[0] * met.products(left)
+                others = {name: weight for name, weight in self.descent.weights.items() if name not in found}
+                if others:
+                    kernel += self._of_gradients(others, v)
+        return broadcast(kernel, 0)
+
+    def _of_gradients(self, weights: Mapping[str, nn.Parameter], v: Tensor) -> Tensor:
+        """The share of these weights in K, [n, n], from gradients of single samples.
+
+        Raises:
+            ModelError: they cannot be had from this model.
+        """
+        net, space = self.descent.net, self.descent.space
+        layer_of = {id(weight): layer for layer, weight in weights.items()}
+        moving = {name: p for name, p in net.named_parameters() if id(p) in layer_of}
 
         def left_of(name: str, rows: Tensor) -> Tensor:
             layer = layer_of[id(moving[name])]
-            descent.space.project(layer, rows[0])  # what it takes is made outside of vmap, and kept
-            return vmap(lambda row: descent.space.project(layer, row))(rows) * self._s[layer].sqrt().to(rows.dtype)
+            space.project(layer, rows[0])  # what it takes is made outside of vmap, and kept
+            return vmap(lambda row: space.project(layer, row))(rows) * self._s[layer].sqrt().to(rows.dtype)
 
-        kernel = torch.zeros(n, n, dtype=torch.float64, device=v.device)
-        with together("how margins hang together"), torch.no_grad():
-            if rank() == 0:
-                try:
-                    kernel = jacobian_gram(
-                        descent.net, moving, self.samples, v[:, None], MAX_BYTES, CHUNK, left_of=left_of
-                    )
-                except ModelError as error:
-                    raise ModelError(
-                        f"way='solve' needs gradients of single samples, which torch.func.vmap cannot take of "
-                        f"{type(descent.net).__name__} ({str(error.__cause__)[:150]} …). Leave way out."
-                    ) from error
-        return broadcast(kernel, 0)
+        try:
+            return jacobian_gram(net, moving, self.samples, v[:, None], MAX_BYTES, CHUNK, left_of=left_of)
+        except ModelError as error:
+            raise ModelError(
+                f"way='solve' needs gradients of single samples, which torch.func.vmap cannot take of "
+                f"{type(net).__name__} ({str(error.__cause__)[:150]} …). Leave way out."
+            ) from error
 
 
 def _in_shape(values: Tensor, layer: LayerSpace, weight: Tensor) -> Tensor:

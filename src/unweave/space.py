@@ -172,14 +172,18 @@ class CoreSpace:
             raise LayerError(
                 f"Layer {name!r}: gradient of shape {list(grad.shape)}, expected {list(layer.info.weight_shape)}."
             )
+        return layer.info.from_matrix(self.left_of(name, layer.info.as_matrix(grad)))
+
+    def left_of(self, name: str, matrix: Tensor) -> Tensor:
+        """What is left of a layer's gradients [groups, m, d], or of any m vectors that stand where its rows do."""
         if name in self.frozen:
-            return torch.zeros_like(grad)
+            return torch.zeros_like(matrix)
         # Half precision would leave a hundredth of the core part behind.
-        exact = grad.float() if grad.dtype in (torch.bfloat16, torch.half) else grad
-        key = (name, exact.dtype, grad.device)
+        exact = matrix.float() if matrix.dtype in (torch.bfloat16, torch.half) else matrix
+        key = (name, exact.dtype, matrix.device)
         if key not in self._projectors:
-            self._projectors[key] = layer.projector(exact.dtype, grad.device)
-        return layer.info.from_matrix(self._projectors[key](layer.info.as_matrix(exact))).to(grad.dtype)
+            self._projectors[key] = self.layers[name].projector(exact.dtype, matrix.device)
+        return self._projectors[key](exact).to(matrix.dtype)
 
 
 def resolve_gamma(gamma: Gamma, names: list[str]) -> dict[str, float]:
