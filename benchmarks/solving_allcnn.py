@@ -39,7 +39,7 @@ WAYS = {
     "walk, soft": unweave.ForgetConfig(protect="soft"),
     "solve, hard": unweave.ForgetConfig(way="solve", protect="hard"),
     "solve": unweave.ForgetConfig(way="solve"),
-    "the paper's loss": unweave.ForgetConfig(objective="paper"),
+    "walk, loss of the paper": unweave.ForgetConfig(objective="paper"),
 }
 
 Made = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
