@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unweave
-from unweave.descent import Descent, only_moving
+from unweave.descent import Descent
 from unweave.layers import find_layers
-from unweave.rest import at_rest
+from unweave.rest import at_rest, only_moving
 from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.trust import TrustRegion

@@ -7,6 +7,7 @@ import torch
 from helpers import gap, images, sentences, small_cnn, token_classifier
 from torch import Tensor, nn
 
+from unweave.meetings import told_apart
 from unweave.outer import met_once
 from unweave.rest import at_rest
 from unweave.samples import Samples
@@ -75,9 +76,9 @@ def test_products_are_those_of_single_samples(
     net, x, y = given
     generator = torch.Generator().manual_seed(4)
     v = torch.randn(len(x), net(x).shape[1], dtype=torch.float64, generator=generator)
-    weights = weights_of(net)
+    weights, samples = weights_of(net), Samples([(x[:3], y[:3]), (x[3:], y[3:])])
     with at_rest(net), torch.no_grad():
-        found = met_once(net, weights, Samples([(x[:3], y[:3]), (x[3:], y[3:])]), v, size)
+        found = met_once(net, told_apart(net, weights, samples, v, size), samples, v, size)
     # A layer that no logit hangs on meets every sample for nothing: its share is zero.
     assert set(found) - {"ignored.weight"} == expected
     for name, met in found.items():
@@ -96,7 +97,7 @@ def test_batches_of_varying_width_keep_their_order() -> None:
     (short, a), (long, b) = sentences(3, length=4), sentences(2, length=6, seed=1)
     v = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
     with at_rest(net), torch.no_grad():
-        met = met_once(net, {"head": net.head.weight}, Samples([(short, a), (long, b)]), v, 2)["head"]
+        met = met_once(net, {"head": [net.head]}, Samples([(short, a), (long, b)]), v, 2)["head"]
     whole = met.products(met.rows)
     for part, own in ((short, slice(0, 3)), (long, slice(3, 5))):
         slow = products_one_by_one(net, net.head.weight, part, v[own], torch.eye(16).double())
@@ -106,6 +107,6 @@ def test_batches_of_varying_width_keep_their_order() -> None:
 def test_nothing_is_left_behind() -> None:
     net, x, y = odd()
     with at_rest(net), torch.no_grad():
-        met_once(net, weights_of(net), Samples([(x, y)]), torch.ones(7, 4).double(), 3)
+        met_once(net, {"once.weight": [net.once]}, Samples([(x, y)]), torch.ones(7, 4).double(), 3)
     assert not any(module._forward_hooks for module in net.modules())
     assert all(p.grad is None for p in net.parameters())

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 import unweave
 from unweave import solving
 from unweave.descent import Descent
-from unweave.errors import ConfigError, ModelError
+from unweave.errors import ConfigError
 from unweave.layers import find_layers
+from unweave.meetings import told_apart
 from unweave.outcomes import margin
 from unweave.rest import at_rest
 from unweave.samples import Samples
@@ -253,11 +254,27 @@ class Peeking(nn.Module):
         return self.net(x) * (1.0 if float(x.sum()) < math.inf else 2.0)
 
 
-def test_a_model_without_single_gradients_is_told_what_to_do(pictures: Problem) -> None:
+def test_models_that_vmap_does_not_allow_may_be_solved_for(pictures: Problem) -> None:
     net = Peeking(pictures.model)
     grams = unweave.fit(net, pictures.samples(torch.arange(len(pictures.y))), val=pictures.val)
-    with pytest.raises(ModelError, match=r"Peeking.*Leave way out"):
-        unweave.forget(net, pictures.forgotten, grams, val=pictures.val, config=unweave.ForgetConfig(way="solve"))
+    config = unweave.ForgetConfig(way="solve")
+    result = unweave.forget(net, pictures.forgotten, grams, val=pictures.val, config=config)
+    expected = pictures.run(way="solve")
+    assert result.ok
+    assert gap(result.model.net[0].weight, expected.model[0].weight) < 1e-6
+
+
+@pytest.mark.parametrize("peeking", [False, True])
+def test_layers_that_do_not_tell_are_solved_for_too(peeking: bool) -> None:
+    given = small("text", 0.7, "soft")
+    expected = given.rows() @ given.rows().mT
+    if peeking:
+        given.solving.descent.net = Peeking(given.net)
+    with at_rest(given.net, gradients=True):
+        v = solving._slopes(given.solving._logits(), given.samples.labels)
+        users = told_apart(given.solving.descent.net, given.weights, given.samples, v, 4)
+        assert 0 < len(users) < len(given.weights)
+        assert gap(given.solving._made(v), expected) < 1e-11
 
 
 def test_linear_layers_that_meet_samples_once_need_no_single_gradients(points: Problem) -> None:

@@ -32,6 +32,11 @@ def map_tensors(inputs: Inputs, fn: Callable[[Tensor], Tensor]) -> Inputs:
     return inputs
 
 
+def copies_of_one(inputs: Inputs, count: int) -> Inputs:
+    """The first sample so many times."""
+    return map_tensors(inputs, lambda t: t[:1].repeat(count, *[1] * (t.dim() - 1)))
+
+
 def tensors_of(inputs: Inputs) -> Iterator[Tensor]:
     """Every tensor of an input, in a fixed order."""
     if isinstance(inputs, Tensor):

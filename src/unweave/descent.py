@@ -17,8 +17,8 @@ GPU, unless nearly all of the first gradient lies in the core, in TF32 if that i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -284,18 +284,3 @@ class _Overridden(nn.Module):
 
     def forward(self, *args: Tensor, **kwargs: Tensor) -> object:
         return functional_call(self._net[0], self._replaced, args, kwargs)
-
-
-@contextmanager
-def only_moving(net: nn.Module, weights: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Ask for gradients of the movable weights and of nothing else; the flags are put back on the way out."""
-    flags = [(p, p.requires_grad) for p in net.parameters()]
-    movable = {id(w) for w in weights}
-    try:
-        for p, _ in flags:
-            p.requires_grad_(id(p) in movable)
-        yield
-    finally:
-        for p, flag in flags:
-            p.requires_grad_(flag)
-            p.grad = None

@@ -13,7 +13,7 @@ from unweave import remarks
 from unweave.asked import Asked, ask, check_kinds
 from unweave.batches import Loader, device_of
 from unweave.config import ForgetConfig
-from unweave.descent import Descent, only_moving
+from unweave.descent import Descent
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.fit import Progress, observe_val, stream
 from unweave.gone import (
@@ -29,7 +29,7 @@ from unweave.layers import find_layers
 from unweave.loop import Ending, Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import in_order, observe_together, pooled
-from unweave.rest import at_rest, by_itself, duplicate, fingerprint
+from unweave.rest import at_rest, by_itself, duplicate, fingerprint, only_moving
 from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
 from unweave.space import CoreSpace

@@ -36,8 +36,8 @@ from unweave.samples import Samples
 Pulled = dict[str, Tensor]
 """A vector-Jacobian product: for each weight a tensor of its shape, in float64."""
 
-LeftOf = Callable[[str, Tensor], Tensor]
-"""From a parameter's name and rows [m, *shape] to what counts of them, in the same shape."""
+Gradients = Callable[[Mapping[str, Tensor], Inputs, Tensor], Mapping[str, Tensor]]
+"""From weights by name, inputs of m samples and cotangents [m, C] to rows of G by weight, [m, *shape]."""
 
 BUFFER_SHARE = 0.75
 """Of the bytes allowed, for the buffer; the rest is for gradients on their way into it."""
@@ -121,8 +121,7 @@ def jacobian_gram(
     max_bytes: int,
     chunk: int = 32,
     progress: Callable[[int, int], None] | None = None,
-    batched: bool = True,
-    left_of: LeftOf | None = None,
+    gradients: Gradients | None = None,
 ) -> Tensor:
     """Θ, float64 [n R, n R]; row i·R + r belongs to sample i and its cotangent r. Call it inside ``at_rest``.
 
@@ -133,10 +132,9 @@ def jacobian_gram(
         cotangents: v, [n, R, C], in the order of the samples' positions.
         max_bytes: for blocks of the Jacobian; Θ and the activations (on a GPU the patches of convolutions) of ``chunk``
             samples come on top.
-        chunk: samples in one call of ``vmap``, at most.
+        chunk: samples whose gradients are asked for together, at most.
         progress: called with the slices done and their number.
-        batched: see :func:`sample_gradients`.
-        left_of: what counts of the rows, where that is not all of them: a linear map that keeps their shape.
+        gradients: how rows are had, or what counts of them, in the weights' shapes; None: :func:`sample_gradients`.
 
     Raises:
         ConfigError: ``max_bytes`` is too small.
@@ -145,12 +143,9 @@ def jacobian_gram(
     rows = cotangents.shape[0] * cotangents.shape[1]
     plan = Plan.make(weights, rows, max_bytes, chunk)
     device, dtype = next(iter(weights.values())).device, _precision(weights)
+    gradients = gradients or functools.partial(sample_gradients, net)
     gram = torch.zeros(rows, rows, dtype=torch.float64, device=device)
     buffer = torch.empty(rows * plan.width, dtype=dtype, device=device)
-
-    def gradients(wanted: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> dict[str, Tensor]:
-        found = sample_gradients(net, wanted, inputs, v, batched)
-        return found if left_of is None else {name: left_of(name, of.to(dtype)) for name, of in found.items()}
 
     for done, (pieces, size) in enumerate(zip(plan.slices, plan.chunks, strict=True)):
         columns = sum(piece.stop - piece.start for piece in pieces)
@@ -166,7 +161,7 @@ def jacobian_gram(
 
 def _fill(
     block: Tensor,
-    gradients: Callable[[Mapping[str, Tensor], Inputs, Tensor], dict[str, Tensor]],
+    gradients: Gradients,
     weights: Mapping[str, Tensor],
     samples: Samples,
     cotangents: Tensor,

@@ -46,9 +46,11 @@ from unweave.rows import (
     Tap,
     attention_taps,
     conv_rows,
+    conv_slopes,
     conv_transpose_rows,
     embedding_rows,
     linear_rows,
+    linear_slopes,
 )
 
 
@@ -64,6 +66,8 @@ class LayerKind:
     refuse: Callable[[Any], str | None] = lambda module: None
     count: Callable[[Tensor], int] = lambda chunk: int(chunk.shape[1])
     """How many rows a chunk [groups, n, d] stands for."""
+    slopes: Callable[[Any, Tensor], Tensor] | None = None
+    """From a module and the gradient of its output to slopes [groups, n, m], one for each row; None: not known."""
     unstrided: LayerKind | None = None
     """The same type with its stride ignored, as the paper's code reads convolutions."""
 
@@ -373,6 +377,8 @@ def _refuse_attention(module: Any) -> str | None:
 def _register_builtin() -> None:
     register(nn.Linear, linear_rows)
     register("transformers.pytorch_utils.Conv1D", linear_rows, layout="in-first")
+    for linear in (nn.Linear, "transformers.pytorch_utils.Conv1D"):
+        _REGISTRY[linear] = replace(_REGISTRY[linear], slopes=linear_slopes)
     register(
         nn.Embedding,
         embedding_rows,
@@ -385,7 +391,8 @@ def _register_builtin() -> None:
     for conv in (nn.Conv1d, nn.Conv2d, nn.Conv3d):
         unstrided = _single_tap(lambda module, x: conv_rows(module, x, strided=False))
         register(conv, conv_rows, groups=lambda module: int(module.groups))
-        _REGISTRY[conv] = replace(_REGISTRY[conv], unstrided=replace(_REGISTRY[conv], taps=unstrided))
+        unread = replace(_REGISTRY[conv], taps=unstrided)
+        _REGISTRY[conv] = replace(_REGISTRY[conv], slopes=conv_slopes, unstrided=unread)
     for transpose in (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d):
         register(transpose, conv_transpose_rows, layout="in-first", groups=lambda module: int(module.groups))
     _REGISTRY[nn.MultiheadAttention] = LayerKind(

@@ -11,17 +11,14 @@ what is left of the rows and n² (m + d) for the products, in place of n m d² a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from unweave.batches import run
-from unweave.layers import readable_kind
+from unweave.meetings import Call, Users, listening
 from unweave.per_sample import at_most
 from unweave.samples import Samples
 
@@ -39,75 +36,39 @@ class Met:
         return (slopes @ slopes.mT).mul_(left @ left.mT)
 
 
-@dataclass
-class _Calls:
-    """What one layer was called with in the present batch, and where its outputs stand in the graph."""
-
-    inputs: list[Tensor] = field(default_factory=list)
-    outputs: list[GradientEdge] = field(default_factory=list)
-
-    def once(self, samples: int) -> bool:
-        """Whether there was one row for each sample, and a way back from the logits."""
-        called = len(self.inputs) == len(self.outputs) == 1
-        return called and self.inputs[0].dim() == 2 and len(self.inputs[0]) == samples
-
-
-def met_once(
-    net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int
-) -> dict[str, Met]:
-    """Of these weights those that belong to one linear layer each, which meets every sample once.
+def met_once(net: nn.Module, users: Users, samples: Samples, v: Tensor, size: int) -> dict[str, Met]:
+    """Of these weights those of one linear layer each, which meets every sample once.
 
     Args:
-        net: at rest (:func:`unweave.rest.at_rest`); its samples do not know of each other.
-        weights: by name; they require gradients.
+        net: at rest (:func:`unweave.rest.at_rest`).
+        users: by name the layers of weights that require gradients; as :func:`unweave.meetings.told_apart` finds them.
         samples: n of them.
         v: cotangents [n, C].
         size: samples that are run together.
     """
-    layers = {name: layer for name, weight in weights.items() if (layer := _only_linear(net, weight)) is not None}
+    layers = {name: own[0] for name, own in users.items() if len(own) == 1 and isinstance(own[0], nn.Linear)}
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     order = []
     for inputs, labels, positions in at_most(samples, size) if layers else ():
         order.append(positions)
-        with torch.enable_grad(), _listening({name: layers[name] for name in parts}) as calls:
+        with torch.enable_grad(), listening([layers[name] for name in parts]) as calls:
             logits = run(net, inputs)
             pulled = (logits * v[positions].to(logits.dtype)).sum()
-        for name in [name for name in parts if not calls[name].once(len(labels))]:
-            del parts[name]
-        edges = [calls[name].outputs[0] for name in parts]
+        own = {name: call for name in parts if (call := _once(calls[layers[name]], len(labels))) is not None}
+        parts = {name: parts[name] for name in own}
+        edges = [call.edge for call in own.values() if call.edge is not None]
         slopes = torch.autograd.grad(pulled, edges, allow_unused=True) if edges else ()
-        for name, b in zip(parts, slopes, strict=True):
-            x = calls[name].inputs[0]
-            parts[name].append((x, x.new_zeros(len(x), len(weights[name])) if b is None else b))
+        for (name, call), b in zip(own.items(), slopes, strict=True):
+            x = call.input.detach()
+            parts[name].append((x, x.new_zeros(len(x), layers[name].out_features) if b is None else b))
     return {name: _in_order(own, torch.cat(order)) for name, own in parts.items()}
 
 
-def _only_linear(net: nn.Module, weight: nn.Parameter) -> nn.Linear | None:
-    """The linear layer that a weight belongs to and is nothing else than; None where there is no such layer."""
-    owners = [module for module in net.modules() if any(own is weight for own in module._parameters.values())]
-    layer = owners[0]
-    return layer if len(owners) == 1 and isinstance(layer, nn.Linear) and readable_kind(layer) is not None else None
-
-
-@contextmanager
-def _listening(layers: Mapping[str, nn.Module]) -> Iterator[dict[str, _Calls]]:
-    """Note what layers are called with; a place in the graph, unlike an output, is not changed by what comes after."""
-    calls = {name: _Calls() for name in layers}
-
-    def hook_for(name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-            calls[name].inputs.append((args[0] if args else kwargs["input"]).detach())
-            if output.requires_grad:
-                calls[name].outputs.append(get_gradient_edge(output))
-
-        return hook
-
-    handles = [layer.register_forward_hook(hook_for(name), with_kwargs=True) for name, layer in layers.items()]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+def _once(calls: Sequence[Call], samples: int) -> Call | None:
+    """A layer's only call, if it had one row for each sample, and there is a way back from the logits."""
+    if len(calls) != 1 or calls[0].edge is None or not calls[0].still():
+        return None
+    return calls[0] if calls[0].input.dim() == 2 and len(calls[0].input) == samples else None
 
 
 def _in_order(parts: list[tuple[Tensor, Tensor]], positions: Tensor) -> Met:

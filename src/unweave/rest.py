@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -89,6 +89,21 @@ def at_rest(model: nn.Module, gradients: bool = False, convolutions: str | None 
             multiply_small_maps(model)
         model.eval()
         yield model
+
+
+@contextmanager
+def only_moving(net: nn.Module, weights: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Ask for gradients of the movable weights and of nothing else; the flags are put back on the way out."""
+    flags = [(p, p.requires_grad) for p in net.parameters()]
+    movable = {id(w) for w in weights}
+    try:
+        for p, _ in flags:
+            p.requires_grad_(id(p) in movable)
+        yield
+    finally:
+        for p, flag in flags:
+            p.requires_grad_(flag)
+            p.grad = None
 
 
 @contextmanager

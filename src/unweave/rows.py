@@ -1,5 +1,8 @@
 """How each known layer type reads its input: as rows [n, d] or [groups, n, d] that its weight multiplies.
 
+Some types also say how the gradient of their output is read: as slopes [groups, n, m], one for each row, so that the
+gradient of the weight is Σ slope rowᵀ.
+
 Pure functions of a module and what it is called with; :mod:`unweave.layers` says which type uses which.
 """
 
@@ -31,6 +34,18 @@ def linear_rows(module: nn.Module, x: Tensor) -> Tensor:
 def conv_rows(module: Any, x: Tensor, strided: bool = True) -> Patches:
     """Patches of the padded input, [groups, n, in/groups · kernel], a bounded chunk at a time."""
     return Patches.of(module, x, strided)
+
+
+def linear_slopes(module: nn.Module, gradient: Tensor) -> Tensor:
+    """Along the last axis of the output, [1, n, out]: one for each of :func:`linear_rows`."""
+    return gradient.reshape(1, -1, gradient.shape[-1])
+
+
+def conv_slopes(module: Any, gradient: Tensor) -> Tensor:
+    """The channels of each output pixel, [groups, n, out/groups]: one for each of :func:`conv_rows`."""
+    pixels = gradient.unflatten(1, (module.groups, -1)).flatten(3)  # [N, groups, out/groups, pixels]
+    slopes: Tensor = pixels.permute(1, 0, 3, 2).reshape(module.groups, -1, pixels.shape[2])
+    return slopes
 
 
 def conv_transpose_rows(module: Any, x: Tensor) -> Tensor:

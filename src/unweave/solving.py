@@ -12,10 +12,11 @@ what retained rows feel of it and μ times its own square, ½ tr(Δ G Δᵀ) + �
 for all layers. (With s = 1, layers whose rows are small move too much.)
 
 K is a sum over layers: of rows and slopes where samples meet a weight once (:mod:`unweave.outer`), and of the other
-weights a slice at a time (:mod:`unweave.jacobian`), so that J is never held; Jᵀ a is one more backward pass. To K's
-diagonal a hundredth of its mean is added: a margin that hardly anything moves is not to have its way at any price, and
-equal samples have equal rows. Margins are not linear, so what is left of the way is gone in the same manner from where
-that led.
+weights from gradients of single samples, a slice at a time (:mod:`unweave.jacobian`), so that J is never held. Those
+come of what layers meet (:mod:`unweave.meetings`); where they do not tell, as embeddings, of samples that are run by
+themselves. Jᵀ a is one more backward pass. To K's diagonal a hundredth of its mean is added: a margin that hardly
+anything moves is not to have its way at any price, and equal samples have equal rows. Margins are not linear, so what
+is left of the way is gone in the same manner from where that led.
 
 The first step costs about as much as two or three epochs of a walk, and for K n² multiply-adds a weight; one that goes
 on with K as it is costs an epoch.
@@ -24,19 +25,23 @@ on with K as it is costs an epoch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from unweave.batches import run
+from unweave.batches import Inputs, run
 from unweave.descent import Descent, EpochReport
 from unweave.distributed import broadcast, rank, together
 from unweave.errors import ConfigError, ModelError
-from unweave.jacobian import jacobian_gram, pulled, solve
+from unweave.jacobian import Gradients, jacobian_gram, pulled, solve
 from unweave.losses import match_loss
+from unweave.meetings import gradients_from_meetings, told_apart
 from unweave.outcomes import margin
 from unweave.outer import met_once
+from unweave.per_sample import sample_gradients
+from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
 from unweave.space import CoreSpace, LayerSpace
 
@@ -48,6 +53,8 @@ MAX_BYTES = 1 << 32
 """For slices of the Jacobian."""
 CHUNK = 64
 """Samples whose gradients are taken together, at most."""
+FEW = 4
+"""Samples that it is tried on how gradients can be had."""
 
 
 def prices(space: CoreSpace, names: Iterable[str]) -> dict[str, Tensor]:
@@ -97,11 +104,7 @@ class Solving:
         self._kernel = None
 
     def step(self, targets: Tensor, share: float) -> EpochReport:
-        """Go a share of the way to target margins [n].
-
-        Raises:
-            ModelError: gradients of single samples cannot be had from this model.
-        """
+        """Go a share of the way to target margins [n]."""
         logits = self._logits()
         v = _slopes(logits, self.samples.labels)
         gaps = targets.double() - margin(logits.double(), self.samples.labels)
@@ -126,40 +129,73 @@ class Solving:
     def _made(self, v: Tensor) -> Tensor:
         """K at the present weights, by rank 0 for all."""
         kernel = torch.zeros(len(self.samples), len(self.samples), dtype=torch.float64, device=v.device)
-        with together("how margins hang together"), torch.no_grad():
+        with together("how margins hang together"), torch.no_grad(), products_as_convolutions(v.device):
             if rank() == 0:
-                found = met_once(self.descent.net, self.descent.weights, self.samples, v, self.batch_size)
-                for name, met in found.items():
-                    rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
-                    left = self.descent.space.left_of(name, rows[None])[0]
-                    kernel += self._s[name].reshape(-1)[0] * met.products(left)
-                others = {name: weight for name, weight in self.descent.weights.items() if name not in found}
-                if others:
-                    kernel += self._of_gradients(others, v)
+                kernel += self._of_layers(v)
         return broadcast(kernel, 0)
 
-    def _of_gradients(self, weights: Mapping[str, nn.Parameter], v: Tensor) -> Tensor:
-        """The share of these weights in K, [n, n], from gradients of single samples.
+    def _of_layers(self, v: Tensor) -> Tensor:
+        """K as a sum over weights: those that meet a sample once, those whose layers tell, and those left to vmap."""
+        net, space, samples = self.descent.net, self.descent.space, self.samples
+        kernel = torch.zeros(len(samples), len(samples), dtype=torch.float64, device=v.device)
+        weights = self.descent.weights
+        users = told_apart(net, weights, samples, v, FEW)
+        once = met_once(net, users, samples, v, self.batch_size)
+        for name, met in once.items():
+            rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
+            kernel += self._s[name].reshape(-1)[0] * met.products(space.left_of(name, rows[None])[0])
+        told = {name: weights[name] for name in users if name not in once}
+        unread = {name: weight for name, weight in weights.items() if name not in users}
+        if told:
+            kernel += self._of_gradients(told, v, partial(gradients_from_meetings, net, users))
+        if unread:
+            kernel += self._of_gradients(unread, v, _ByThemselves(net, unread))
+        return kernel
 
-        Raises:
-            ModelError: they cannot be had from this model.
-        """
-        net, space = self.descent.net, self.descent.space
-        layer_of = {id(weight): layer for layer, weight in weights.items()}
-        moving = {name: p for name, p in net.named_parameters() if id(p) in layer_of}
+    def _of_gradients(self, weights: Mapping[str, nn.Parameter], v: Tensor, gradients: Gradients) -> Tensor:
+        """The share of these weights in K, [n, n], from gradients of single samples."""
 
-        def left_of(name: str, rows: Tensor) -> Tensor:
-            layer = layer_of[id(moving[name])]
-            space.project(layer, rows[0])  # what it takes is made outside of vmap, and kept
-            return vmap(lambda row: space.project(layer, row))(rows) * self._s[layer].sqrt().to(rows.dtype)
+        def left(wanted: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor) -> dict[str, Tensor]:
+            return {name: self._left_of(name, rows) for name, rows in gradients(wanted, inputs, cotangents).items()}
 
+        return jacobian_gram(
+            self.descent.net, weights, self.samples, v[:, None], _bytes_for(v.device), CHUNK, gradients=left
+        )
+
+    def _left_of(self, name: str, gradients: Tensor) -> Tensor:
+        """√s P g of gradients [n, *shape], all of them at once."""
+        info, n = self.descent.space.layers[name].info, len(gradients)
+        matrices = vmap(info.as_matrix)(gradients).transpose(0, 1)  # [groups, n, m, d]
+        left = self.descent.space.left_of(name, matrices.flatten(1, 2)).unflatten(1, (n, -1))
+        return vmap(info.from_matrix)(left.transpose(0, 1)) * self._s[name].sqrt().to(gradients.dtype)
+
+
+class _ByThemselves:
+    """Gradients of single samples from samples that are run by themselves, in float32 at least: many at once by
+    ``torch.func.vmap``, or one at a time in models that it does not allow. Weights go by their layers' names here."""
+
+    def __init__(self, net: nn.Module, weights: Mapping[str, nn.Parameter]) -> None:
+        paths = {id(weight): path for path, weight in net.named_parameters()}
+        self.net, self.batched = net, True
+        self.path_of = {name: paths[id(weight)] for name, weight in weights.items()}
+
+    def __call__(self, wanted: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> dict[str, Tensor]:
+        by_path = {self.path_of[name]: weight for name, weight in wanted.items()}
         try:
-            return jacobian_gram(net, moving, self.samples, v[:, None], MAX_BYTES, CHUNK, left_of=left_of)
-        except ModelError as error:
-            raise ModelError(
-                f"way='solve' needs gradients of single samples, which torch.func.vmap cannot take of "
-                f"{type(net).__name__} ({str(error.__cause__)[:150]} …). Leave way out."
-            ) from error
+            found = sample_gradients(self.net, by_path, inputs, v, self.batched)
+        except ModelError:
+            if not self.batched:
+                raise
+            self.batched = False
+            return self(wanted, inputs, v)
+        rows = {name: found[self.path_of[name]] for name in wanted}
+        return {name: own.to(torch.promote_types(own.dtype, torch.float32)) for name, own in rows.items()}
+
+
+def _bytes_for(device: torch.device) -> int:
+    """For slices of the Jacobian: on a GPU a quarter of what is free, if that is more."""
+    free = torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
+    return max(MAX_BYTES, free)
 
 
 def _in_shape(values: Tensor, layer: LayerSpace, weight: Tensor) -> Tensor:

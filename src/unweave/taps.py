@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from unweave.batches import Inputs, map_tensors, run
+from unweave.batches import Inputs, copies_of_one, run
 from unweave.errors import LayerError
 from unweave.layers import Layer, plain_name, readable_kind
 from unweave.patches import Patches
@@ -120,5 +120,5 @@ def constant_owners(net: nn.Module, layers: Mapping[str, Layer], inputs: Inputs)
 def _rows_with_copies(net: nn.Module, layers: Mapping[str, Layer], inputs: Inputs, copies: int) -> dict[str, int]:
     counts = {owner: RowCount(layer) for layer in layers.values() for owner in layer.owners}
     with tapped(net, counts):
-        run(net, map_tensors(inputs, lambda t: t[:1].repeat(copies, *[1] * (t.dim() - 1))))
+        run(net, copies_of_one(inputs, copies))
     return {owner: count.rows for owner, count in counts.items()}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ from unweave.batches import Loader, device_of, logits_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
 from unweave.jacobian import jacobian_gram, pulled, solve, unit_cotangents
-from unweave.per_sample import drawn
+from unweave.per_sample import drawn, sample_gradients
 from unweave.rest import at_rest, duplicate, fingerprint
 from unweave.samples import Samples
 
@@ -110,7 +111,7 @@ def linearise(
         if progress is not None:
             progress("ntk", done, of)
 
-    limits = config.max_bytes, config.chunk, note, config.batched
+    limits = config.max_bytes, config.chunk, note, partial(sample_gradients, net, batched=config.batched)
     with at_rest(net):
         gram = jacobian_gram(net, weights, joined, unit_cotangents(weights, joined, residual.shape[1]), *limits)
     by = fingerprint(original), (config.samples, config.seed), tuple(weights)

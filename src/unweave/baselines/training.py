@@ -27,10 +27,10 @@ from unweave.baselines.contract import BaselineResult
 from unweave.baselines.preparation import again, length, observed, seeded, trainable
 from unweave.baselines.recipe import Recipe
 from unweave.batches import Doubts, Inputs, Loader, checked, device_of, require_logits, run
-from unweave.descent import only_moving
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
 from unweave.outcomes import Outcomes
+from unweave.rest import only_moving
 
 Losses = Callable[[int], Iterator[tuple[str, Tensor]]]
 """From the number of the epoch (the first is 0) to the losses of its steps, each with the name of its part."""
