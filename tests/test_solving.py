@@ -19,6 +19,7 @@ from unweave import solving
 from unweave.descent import Descent
 from unweave.errors import ConfigError
 from unweave.layers import find_layers
+from unweave.loop import STRAIGHT
 from unweave.meetings import told_apart
 from unweave.outcomes import margin
 from unweave.rest import at_rest
@@ -126,6 +127,28 @@ def test_a_share_of_a_step_goes_that_share_of_the_way() -> None:
         assert gap(near - start, (far - start) / 2) < 1e-9
 
 
+def test_a_step_that_keeps_j_and_k_goes_by_those_of_where_they_were_taken() -> None:
+    given = small("images", 0.7, "soft")
+    rows, start = given.rows(), [weight.detach().clone() for weight in given.weights.values()]
+    kernel = rows @ rows.mT
+    kernel += solving.RIDGE * kernel.diagonal().mean() * torch.eye(6, dtype=torch.float64)
+    targets = torch.zeros(6, dtype=torch.float64)
+    with at_rest(given.net, gradients=True):
+        given.solving.step(targets, 1.0)
+        middle = [weight.detach().clone() for weight in given.weights.values()]
+        a = torch.linalg.solve(kernel, targets - margin(given.net(given.x[:6]), given.y[:6]).detach())
+        given.solving.keep()
+        given.solving.step(targets, 1.0)
+    gone = [weight.detach() - before for weight, before in zip(given.weights.values(), middle, strict=True)]
+    for weight, before in zip(given.weights.values(), start, strict=True):
+        weight.detach().copy_(before)  # where J was taken
+    expected = (rows.mT @ a).split([part.numel() for part in gone])
+    mu = prices(given.space, given.weights)
+    for (name, price), part, left in zip(mu.items(), gone, expected, strict=True):
+        step = given.space.project(name, left.reshape(part.shape)) * _root(given.space, name, price)
+        assert gap(part, step) < 1e-9
+
+
 @pytest.mark.parametrize("protect", ["hard", "soft"])
 def test_with_gamma_one_retained_outputs_stay_where_they_were(protect: str) -> None:
     given = small("images", 0.7, protect)
@@ -192,6 +215,44 @@ def test_a_step_that_goes_too_far_is_halved(points: Problem, monkeypatch: pytest
     result = points.run(way="solve")
     assert result.ok
     assert 0 < result.history[1].lr < 1
+
+
+def _counting(monkeypatch: pytest.MonkeyPatch) -> list[Solving]:
+    """Notes who takes K, as often as it is taken."""
+    taken = list[Solving]()
+    made = Solving._made
+
+    def counted(self: Solving, v: Tensor) -> Tensor:
+        taken.append(self)
+        return made(self, v)
+
+    monkeypatch.setattr(Solving, "_made", counted)
+    return taken
+
+
+def test_after_a_straight_step_the_same_j_and_k_serve_again(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = _counting(monkeypatch)
+    result = points.run(way="solve")
+    first, second = (look.distance for look in result.history[:2])
+    assert second < STRAIGHT * first
+    assert result.final.epoch == 2
+    assert len(taken) == 1
+
+
+def test_what_has_grown_old_is_taken_anew_before_a_step_is_halved(
+    points: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken, honest = _counting(monkeypatch), solving.solve
+
+    def wrong_where_old(*arguments: Any) -> Any:
+        found = honest(*arguments)
+        return dataclasses.replace(found, x=-found.x) if taken[-1].old else found
+
+    monkeypatch.setattr(solving, "solve", wrong_where_old)
+    result = points.run(way="solve")
+    assert result.ok
+    assert [look.lr for look in result.history[1:]] == [1.0, 1.0]
+    assert len(taken) == 2
 
 
 def test_where_no_direction_is_left_nothing_is_changed(points: Problem) -> None:

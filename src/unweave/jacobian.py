@@ -187,10 +187,20 @@ def _add_products(gram: Tensor, block: Tensor) -> None:
         gram[start:stop, :stop] += block[start:stop] @ block[:stop].mT
 
 
-def pulled(net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int) -> Pulled:
-    """Gᵀ v for v [n, C]: the gradient of Σ v_ic f_c(x_i), summed over batches of ``size`` in float64."""
+def pulled(
+    net: nn.Module,
+    weights: Mapping[str, nn.Parameter],
+    samples: Samples,
+    v: Tensor,
+    size: int,
+    convolutions: str | None = "ieee",
+) -> Pulled:
+    """Gᵀ v for v [n, C]: the gradient of Σ v_ic f_c(x_i), summed over batches of ``size`` in float64.
+
+    ``convolutions``: as :func:`unweave.rest.at_rest` has them.
+    """
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
-    with at_rest(net, gradients=True):
+    with at_rest(net, gradients=True, convolutions=convolutions):
         for inputs, _, positions in at_most(samples, size):
             logits = run(net, inputs)
             weighed = (logits * v[positions].to(logits.dtype)).sum()

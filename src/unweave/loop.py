@@ -28,7 +28,9 @@ whose error is right cannot go on."""
 NEARER = 0.9
 """A solved step that leaves more than this share of the distance goes too far and is halved …"""
 LEAST_SHARE = 1 / 32
-"""… down to this share of itself."""
+"""… down to this share of itself …"""
+STRAIGHT = 0.25
+"""… and one that leaves at most this share went so straight that the next goes by the same J and K."""
 NUDGES = 24
 """Epochs at most to bring the error to its target once the margins are at theirs."""
 LANDING_STEPS = 16
@@ -151,13 +153,19 @@ class Request(Walk):
             if after is None:
                 return self._give_up(best)
             if after.look.distance > NEARER * now.look.distance:
-                self._undo(now, 0.5)  # margins are not linear as far as that
+                self._undo(now, 1.0 if solving.old else 0.5)  # margins are not linear as far as that
+                if solving.old:
+                    solving.look_anew()
                 continue
+            straight = after.look.distance <= STRAIGHT * now.look.distance
             now, self.size = after, min(1.0, 2 * self.size)
             best = self._better(best, now)
             if now.look.distance < SETTLED * start.look.distance:
                 break
-            solving.look_anew()
+            if straight:
+                solving.keep()
+            else:
+                solving.look_anew()
         return self._matched(now, best)
 
     def _matched(self, now: Seen, best: Seen) -> tuple[Ending, Seen]:

@@ -16,15 +16,17 @@ weights from gradients of single samples, a slice at a time (:mod:`unweave.jacob
 come of what layers meet (:mod:`unweave.meetings`); where they do not tell, as embeddings, of samples that are run by
 themselves. Jᵀ a is one more backward pass. To K's diagonal a hundredth of its mean is added: a margin that hardly
 anything moves is not to have its way at any price, and equal samples have equal rows. Margins are not linear, so what
-is left of the way is gone in the same manner from where that led.
+is left of the way is gone in the same manner from where that led: with J and K taken there, or, where the step before
+went nearly straight, with those that it had.
 
-The first step costs about as much as two or three epochs of a walk, and for K n² multiply-adds a weight; one that goes
-on with K as it is costs an epoch.
+A step with new J and K costs about as much as two or three epochs of a walk, and for K n² multiply-adds a weight; one
+that keeps them costs an epoch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -32,12 +34,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from unweave.batches import Inputs, run
-from unweave.descent import Descent, EpochReport
+from unweave.descent import Descent, EpochReport, State
 from unweave.distributed import broadcast, rank, together
 from unweave.errors import ConfigError, ModelError
-from unweave.jacobian import Gradients, jacobian_gram, pulled, solve
+from unweave.jacobian import Gradients, Pulled, jacobian_gram, pulled, solve
 from unweave.losses import match_loss
-from unweave.meetings import gradients_from_meetings, told_apart
+from unweave.meetings import Users, gradients_from_meetings, told_apart
 from unweave.outcomes import margin
 from unweave.outer import met_once
 from unweave.per_sample import sample_gradients
@@ -51,8 +53,6 @@ RIDGE = 0.01
 """What is added to K's diagonal, as a share of its mean."""
 MAX_BYTES = 1 << 32
 """For slices of the Jacobian."""
-CHUNK = 64
-"""Samples whose gradients are taken together, at most."""
 FEW = 4
 """Samples that it is tried on how gradients can be had."""
 
@@ -74,6 +74,15 @@ def prices(space: CoreSpace, names: Iterable[str]) -> dict[str, Tensor]:
     return {name: mu.where(~mu.isnan(), usual) for name, mu in found.items()}
 
 
+@dataclass(frozen=True)
+class _Linearised:
+    """Margins as they are near some weights, linear in them: ∂m_i/∂z_i [n, C] there, and K [n, n]."""
+
+    weights: State
+    slopes: Tensor
+    kernel: Tensor
+
+
 class Solving:
     """Steps of a descent that solve for the margins of the forget set."""
 
@@ -90,7 +99,10 @@ class Solving:
         self.descent = descent
         self.samples = samples
         self.batch_size = batch_size
-        self._kernel: Tensor | None = None
+        self.old = False
+        """Whether the next step goes by what was linearised elsewhere than where it begins."""
+        self._near: _Linearised | None = None
+        self._users: Users | None = None
         self._s = {
             name: _in_shape(1 / mu, descent.space.layers[name], weight)
             for (name, mu), weight in zip(
@@ -100,24 +112,38 @@ class Solving:
         """s, in the shapes of the weights."""
 
     def look_anew(self) -> None:
-        """Take K at the present weights in the next step, not where it was taken before."""
-        self._kernel = None
+        """Linearise at the weights where the next step begins."""
+        self._near, self.old = None, False
+
+    def keep(self) -> None:
+        """Go by the same J and K in the next step, though it begins elsewhere."""
+        self.old = self._near is not None
 
     def step(self, targets: Tensor, share: float) -> EpochReport:
         """Go a share of the way to target margins [n]."""
-        logits = self._logits()
-        v = _slopes(logits, self.samples.labels)
-        gaps = targets.double() - margin(logits.double(), self.samples.labels)
-        if self._kernel is None:
-            self._kernel = self._made(v)
-        found = solve(self._kernel, gaps, RIDGE * float(self._kernel.diagonal().mean()))
+        logits, labels = self._logits(), self.samples.labels
+        gaps = targets.double() - margin(logits.double(), labels)
+        near = self._near = self._near or self._linearised(_slopes(logits, labels))
+        found = solve(near.kernel, gaps, RIDGE * float(near.kernel.diagonal().mean()))
         weighed = torch.full_like(gaps, float("nan")) if found.x is None else found.x
         with together("a solved step"):
-            change = pulled(
-                self.descent.net, self.descent.weights, self.samples, weighed[:, None] * v.double(), self.batch_size
-            )
+            change = self._pulled(near, weighed)
         self.descent.go({name: share * self._s[name] * part for name, part in change.items()})
-        return EpochReport(float(match_loss(logits.double(), self.samples.labels, targets)), share)
+        return EpochReport(float(match_loss(logits.double(), labels, targets)), share)
+
+    def _linearised(self, v: Tensor) -> _Linearised:
+        return _Linearised(self.descent.snapshot(), v, self._made(v))
+
+    def _pulled(self, near: _Linearised, weighed: Tensor) -> Pulled:
+        """Jᵀ a, by the J of where margins were linearised."""
+        descent, here = self.descent, self.descent.snapshot() if self.old else None
+        if here is not None:
+            descent.restore(near.weights)
+        cotangents = weighed[:, None] * near.slopes.double()
+        found = pulled(descent.net, descent.weights, self.samples, cotangents, self.batch_size, convolutions=None)
+        if here is not None:
+            descent.restore(here)
+        return found
 
     @torch.no_grad()
     def _logits(self) -> Tensor:
@@ -139,7 +165,9 @@ class Solving:
         net, space, samples = self.descent.net, self.descent.space, self.samples
         kernel = torch.zeros(len(samples), len(samples), dtype=torch.float64, device=v.device)
         weights = self.descent.weights
-        users = told_apart(net, weights, samples, v, FEW)
+        if self._users is None:  # once: weights move, the network's shape does not
+            self._users = told_apart(net, weights, samples, v, FEW)
+        users = self._users
         once = met_once(net, users, samples, v, self.batch_size)
         for name, met in once.items():
             rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
@@ -159,7 +187,7 @@ class Solving:
             return {name: self._left_of(name, rows) for name, rows in gradients(wanted, inputs, cotangents).items()}
 
         return jacobian_gram(
-            self.descent.net, weights, self.samples, v[:, None], _bytes_for(v.device), CHUNK, gradients=left
+            self.descent.net, weights, self.samples, v[:, None], _bytes_for(v.device), self.batch_size, gradients=left
         )
 
     def _left_of(self, name: str, gradients: Tensor) -> Tensor:
