@@ -17,7 +17,6 @@ from experiments.documents.summary import attacks, head, method_rows, rests_on
 from experiments.running.jobs import Job
 from experiments.running.work import Work
 from experiments.settings import samples_of_class_0
-from experiments.ways.methods import SAMPLES
 from experiments.ways.requests import variant_job
 
 NAME = "attacks"
@@ -26,7 +25,6 @@ NOTHING_PROTECTED = {"gamma": 1e-6, "rank_rule": "le"}
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match without projection": ("match", NOTHING_PROTECTED),
     "match as held out": ("match", {"label_shift": False}),
-    "match solved": ("match", {"way": "solve"}),
     "match soft protection": ("match", {"protect": "soft"}),
     "match gamma=0.8": ("match", {"gamma": 0.8}),
     "match gamma=0.95": ("match", {"gamma": 0.95}),
@@ -35,6 +33,7 @@ CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match last 3 layers": ("match", {"layers": 3}),
     "match 20 epochs": ("match", {"epochs": 20}),
     "match batches of 32": ("match", {"batch_size": 32}),
+    "solved hard protection": ("solved", {"protect": "hard"}),
     "paper without entropy": ("paper", {"lam": 0.0}),
     "paper without projection": ("paper", NOTHING_PROTECTED),
     "paper soft protection": ("paper", {"protect": "soft"}),
@@ -55,7 +54,7 @@ def jobs(work: Work) -> list[Job]:
 def assemble(work: Work) -> dict[str, Any]:
     """Errors and attacks of all of them."""
     case = samples_of_class_0(work.scale)
-    ours = ["original", "retrained", *SAMPLES]
+    ours = ["original", "retrained", *table1.OURS]
     methods = [*ours, *table1.baselines()]
     return {
         **head(work, NAME, [case], rests_on(case, [*methods, *CHANGES])),

@@ -36,6 +36,8 @@ from unweave.baselines import BASELINES
 NAME = "table1"
 ELSEWHERE = ("retrain", "first_order", "second_order")
 """Retraining is a row of its own; Warnecke's methods are about wrong labels."""
+OURS = (*SAMPLES, "solved")
+"""The authors' way and this project's."""
 MORE = 20
 """Originals that this project's ways are applied to: a request takes seconds, and its distance to retraining is known
 the better. The attacks are about the table's seeds, as many as the baselines have."""
@@ -56,38 +58,41 @@ def jobs(work: Work) -> list[Job]:
     made = list[Job]()
     for seed in seeds:
         made += [original_job(work, case, seed), retrained_job(work, case, seed)]
-        made += [method_job(work, case, name, seed) for name in SAMPLES]
+        made += [method_job(work, case, name, seed) for name in OURS]
     short = [name for name in baselines() if name not in LONG]
     made += tuning_jobs(work, case, short)
     made += [method_job(work, case, name, seed) for seed in seeds for name in short]
     made += both_kinds(work, case, range(work.scale.seeds, work.scale.models))
     more = range(work.scale.seeds, min(MORE, work.scale.models))
-    made += [method_job(work, case, name, seed) for seed in more for name in SAMPLES]
+    made += [method_job(work, case, name, seed) for seed in more for name in OURS]
     for name in LONG:
         made += tuning_jobs(work, case, [name]) if name not in UNTUNED else []
         made += [method_job(work, case, name, seed) for seed in seeds]
-    return made + [make(work, one, 0) for one in published_case(work) for make in (original_job, retrained_job)]
+    for one in published_case(work):
+        made += [make(work, one, 0) for make in (original_job, retrained_job)]
+        made += [method_job(work, one, name, 0) for name in OURS]
+    return made
 
 
 def published_case(work: Work) -> list[Case]:
-    """The same request for networks trained by the paper's own schedule, where there is one: how long that takes."""
+    """The same request for networks trained by the paper's own schedule, where there is one: how long both take."""
     return [samples_of_class_0(replace(work.scale, allcnn=setting)) for setting in published(work.scale.allcnn)]
 
 
 def assemble(work: Work) -> dict[str, Any]:
     """The table with the paper's beside it."""
     case = samples_of_class_0(work.scale)
-    methods = ["original", "retrained", *SAMPLES, *baselines()]
+    also, few = published_case(work), ["original", "retrained", *OURS]
+    methods = [*few, *baselines()]
+    prefixes = [*rests_on(case, [*methods, SCHEME]), *(name for one in also for name in rests_on(one, few))]
     return {
-        **head(work, NAME, [case], rests_on(case, [*methods, SCHEME])),
+        **head(work, NAME, [case, *also], prefixes),
         "request": {"network": case.setting.name, "forget": work.scale.samples, "task": case.task},
         "methods": method_rows(work, case, methods, every=True),
         "entropy": entropies(work, case, methods),
         "attacks": attacks(work, case, [name for name in methods if name not in UNTUNED]),
         "tuning": tuned(work, case, baselines()),
-        "the paper's schedule": {
-            one.setting.recipe: method_rows(work, one, ["original", "retrained"]) for one in published_case(work)
-        },
+        "the paper's schedule": {one.setting.name: method_rows(work, one, few) for one in also},
     }
 
 

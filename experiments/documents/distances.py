@@ -33,7 +33,7 @@ def each_distance(rows: Document, known: Document, methods: Sequence[str], sets:
     for method in methods:
         if method in rows and set(rows[method]["seeds"]) <= set(rows["original"]["seeds"]):
             gaps = ", ".join(f"{key} {_shown(*gap(rows, method, key))}" for key in sets)
-            faster = _times(rows["retrained"]["seconds"], rows[method]["seconds"])
+            faster = times(rows["retrained"]["seconds"], rows[method]["seconds"])
             lines.append(f"{rows[method]['title']}: {gaps} points{faster}")
     if "pgu" in known and all(key in known["pgu"] for key in sets):
         gaps = ", ".join(f"{key} {known['pgu'][key][0] - known['retrained'][key][0]:+.2f}" for key in sets)
@@ -42,7 +42,7 @@ def each_distance(rows: Document, known: Document, methods: Sequence[str], sets:
     return lines
 
 
-def _times(long: Document | None, short: Document | None) -> str:
+def times(long: Document | None, short: Document | None) -> str:
     """How many times as long; nothing where one of them was not timed."""
     if long is None or short is None:
         return ""

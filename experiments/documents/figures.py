@@ -16,6 +16,7 @@ COLOURS = {
     "pgu": "#cf222e",
     "paper": "#8250df",
     "match": "#0969da",
+    "solved": "#0550ae",
     "unweave": "#0969da",
     "scrub": "#1a7f37",
     "eu_k": "#bf3989",

@@ -5,6 +5,7 @@
 | pgu   | the authors' settings as their code has them (``ForgetConfig.paper``), strided layers read at every pixel |
 | paper | the paper's loss with this project's step, target and landing                                            |
 | match | this project's default for samples and for wrong labels                                                  |
+| solved | samples matched in a few solved steps                                                                   |
 | ours  | what the network says where classes are no choice is matched; the odds among the others are not held      |
 | soft  | the same with soft protection                                                                            |
 | odds  | the odds held too: this project's default for classes                                                    |
@@ -38,6 +39,7 @@ TITLES = {
     "pgu": "PGU, the authors' settings",
     "paper": "unweave, the paper's loss",
     "match": "unweave, `match`",
+    "solved": "unweave, `match` solved",
     "ours": "unweave, odds not held",
     "soft": "unweave, soft protection, odds not held",
     "odds": "unweave",
@@ -65,6 +67,7 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
     changes: dict[str, Any] = {"protect": "soft"} if name in ("soft", "both") else {}
+    changes |= {"way": "solve"} if name == "solved" else {}
     changes |= {"odds": 0.0} if name in ("ours", "soft") else {}
     return unweave.ForgetConfig(task=case.task, **changes), "layer"
 
@@ -95,7 +98,8 @@ def by_projection(work: Work, case: Case, seed: int, config: unweave.ForgetConfi
     grams, fitted = work.grams(case.setting, seed, stride=stride)
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
     loaders = parts.forget.batches(), parts.val.batches()
-    if work.first_time(f"request of {case.setting.name}"):  # the first request of a process also loads kernels
+    of_a_kind = f"request of {case.setting.name}, {config.task}, {config.objective}, {config.protect}, {config.way}"
+    if work.first_time(of_a_kind):  # the first of its kind in a process also loads kernels
         unweave.forget(net, loaders[0], grams, loaders[1], replace(config, epochs=2))
     result, seconds = work.timed(lambda: unweave.forget(net, loaders[0], grams, loaders[1], config))
     return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})

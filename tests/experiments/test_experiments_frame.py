@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import class_smallvgg, data, table3
+from experiments import class_smallvgg, data, table1, table3
 from experiments.data import Labelled
 from experiments.documents import studies
 from experiments.documents.many import rounded, thinned
@@ -126,6 +126,12 @@ def test_a_step_of_table_3_is_also_asked_of_networks_by_all_of_the_papers_schedu
     also = {name for name in names if name.startswith("smallvgg-cifar10-paper/")}
     kinds = ("original", "retrained", "pgu", "paper", "match")
     assert also == {f"smallvgg-cifar10-paper/first-100-a-class/{kind}/0" for kind in kinds}
+
+
+def test_table_1_is_also_asked_of_networks_by_the_papers_schedule(tmp_path: Path) -> None:
+    names = {job.name for job in table1.jobs(Work(tmp_path, FULL_SIZE, torch.device("cpu")))}
+    also = {name for name in names if name.startswith("allcnn-cifar10-paper/")}
+    assert also == {f"allcnn-cifar10-paper/500-of-class-0/{kind}/0" for kind in ("original", "retrained", *table1.OURS)}
 
 
 def test_a_shuffled_loader_shows_every_sample_once_and_in_another_order_each_time() -> None:
