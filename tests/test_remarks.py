@@ -6,6 +6,7 @@ import copy
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import problems
 import pytest
@@ -163,9 +164,16 @@ def test_what_was_gained_in_too_few_epochs_is_kept(poisoned: tuple[Problem, Tens
 
 def test_a_walk_that_cannot_go_on_is_kept_from_half_way_on(poisoned: tuple[Problem, Tensor]) -> None:
     request = SimpleNamespace(config=SimpleNamespace(stop="poison"), val=[], goal=SimpleNamespace(gap=lambda e: e - 80))
-    looks = {error: SimpleNamespace(look=SimpleNamespace(forget_error=error)) for error in (0, 39, 41)}
-    assert Request._worth_keeping(request, looks[39], looks[0]) is looks[0]
-    assert Request._worth_keeping(request, looks[41], looks[0]) is looks[41]
+
+    def seen(forget_error: float, val_error: float) -> Any:
+        return SimpleNamespace(look=SimpleNamespace(forget_error=forget_error, val_error=val_error))
+
+    start, too_near, far, dear = seen(0, 50.0), seen(39, 45.0), seen(41, 50.5), seen(41, 51.0)
+    assert Request._worth_keeping(request, too_near, start) is start
+    assert Request._worth_keeping(request, far, start) is far
+    assert Request._worth_keeping(request, dear, start) is start, "a worse network is no use"
+    request.val = None
+    assert Request._worth_keeping(request, dear, start) is dear
 
 
 def test_samples_to_forget_that_are_not_held_out_are_told(points: Problem) -> None:

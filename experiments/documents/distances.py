@@ -34,7 +34,7 @@ def each_distance(rows: Document, known: Document, methods: Sequence[str], sets:
         if method in rows and set(rows[method]["seeds"]) <= set(rows["original"]["seeds"]):
             gaps = ", ".join(f"{key} {_shown(*gap(rows, method, key))}" for key in sets)
             faster = times(rows["retrained"]["seconds"], rows[method]["seconds"])
-            lines.append(f"{rows[method]['title']}: {gaps} points{faster}")
+            lines.append(f"{rows[method]['title']}: {gaps} points{faster and f'; {faster}'}")
     if "pgu" in known and all(key in known["pgu"] for key in sets):
         gaps = ", ".join(f"{key} {known['pgu'][key][0] - known['retrained'][key][0]:+.2f}" for key in sets)
         faster = known["retrained"]["seconds"][0] / known["pgu"]["seconds"][0]
@@ -43,10 +43,10 @@ def each_distance(rows: Document, known: Document, methods: Sequence[str], sets:
 
 
 def times(long: Document | None, short: Document | None) -> str:
-    """How many times as long; nothing where one of them was not timed."""
+    """How many times as long retraining takes; nothing where one of them was not timed."""
     if long is None or short is None:
         return ""
-    return f"; retraining takes {typical(long) / typical(short):.0f} times as long"
+    return f"retraining takes {typical(long) / typical(short):.0f} times as long"
 
 
 def gap(rows: Mapping[str, Any], method: str, key: str) -> tuple[float, float | None]:

@@ -178,12 +178,10 @@ def _by_the_papers_schedule(document: Document, of: str, keys: tuple[str, ...]) 
             words = f"{of} of all {epochs} epochs of the paper's schedule:"
             shown.append(f"{words}\n\n{simple(methods, keys)}")
             retrained = methods.get("retrained", {}).get("seconds")
-            faster = [
-                f"- {row['title']}{times(retrained, row['seconds'])}"
-                for name, row in methods.items()
-                if name not in ("original", "retrained") and times(retrained, row["seconds"])
-            ]
-            shown += ["\n".join(faster)] if faster else []
+            requests = [row for name, row in methods.items() if name not in ("original", "retrained")]
+            faster = [(row["title"], times(retrained, row["seconds"])) for row in requests]
+            lines = [f"- {title}: {words}" for title, words in faster if words]
+            shown += ["\n".join(lines)] if lines else []
     return shown
 
 

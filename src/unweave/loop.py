@@ -239,9 +239,12 @@ class Request(Walk):
         return self._end_at(chosen or now)
 
     def _worth_keeping(self, now: Seen, start: Seen) -> Seen:
-        """Where a walk that cannot go on is; if not half of the wrong labels were left behind, where it began."""
+        """Where a walk that cannot go on is; where it began, if half of the wrong labels are still there, or if
+        held-out samples have come to be wrong in place of right."""
+        if self.config.stop != "poison" or self.val is None:
+            return now
         gained, way = now.look.forget_error - start.look.forget_error, -self.goal.gap(start.look.forget_error)
-        return start if self.config.stop == "poison" and self.val is not None and gained < 0.5 * way else now
+        return now if gained >= 0.5 * way and _val(now) <= _val(start) + SAME_VAL else start
 
     def _pace(self, slow: bool, reached: bool) -> None:
         """Longer steps on the way to the target if it goes slowly; shorter ones beyond it."""
