@@ -10,7 +10,7 @@ from typing import Any
 import problems
 import pytest
 import torch
-from helpers import gap, grams_from, images, sentences, small_cnn, state_of, token_classifier
+from helpers import gap, images, sentences, small_cnn, state_of, token_classifier
 from problems import Problem
 from torch import Tensor, nn
 
@@ -20,11 +20,12 @@ from unweave.descent import Descent
 from unweave.errors import ConfigError
 from unweave.layers import find_layers
 from unweave.loop import STRAIGHT
-from unweave.meetings import told_apart
 from unweave.outcomes import margin
+from unweave.prices import prices
 from unweave.rest import at_rest
 from unweave.samples import Samples
-from unweave.solving import Solving, prices
+from unweave.singles import Singles
+from unweave.solving import Solving
 from unweave.space import CoreSpace
 
 
@@ -50,28 +51,41 @@ class Small:
         self.samples = Samples([(x[:6], y[:6])])
         self.solving = Solving(Descent(net, self.weights, self.space, "adam"), self.samples, 4)
 
+    def gradients(self) -> list[tuple[Tensor, ...]]:
+        """∇m_i of the samples, one at a time, by weight."""
+        return [
+            torch.autograd.grad(margin(self.net(x[None]), y[None]).sum(), list(self.weights.values()))
+            for x, y in zip(self.x[:6], self.y[:6], strict=True)
+        ]
+
+    def roots(self) -> dict[str, Tensor]:
+        """√s, in the shapes of the weights."""
+        if all(layer.hard for layer in self.space.layers.values()):
+            return {name: torch.ones_like(weight).detach() for name, weight in self.weights.items()}
+        squares = torch.stack([torch.stack([part.square().sum() for part in own]) for own in self.gradients()])
+        found = prices(self.space, dict(zip(self.weights, squares.mean(0).tolist(), strict=True)))
+        return {name: _in_shape(self.space, name, price).rsqrt() for name, price in found.items()}
+
     def rows(self) -> Tensor:
-        """√s P ∇m_i of the samples, one at a time, [n, weights]."""
-        own = []
-        for x, y in zip(self.x[:6], self.y[:6], strict=True):
-            found = torch.autograd.grad(margin(self.net(x[None]), y[None]).sum(), list(self.weights.values()))
+        """√s P ∇m_i of the samples, [n, weights]."""
+        roots, own = self.roots(), []
+        for found in self.gradients():
             left = [
-                self.space.project(name, part) * _root(self.space, name, mu)
-                for (name, mu), part in zip(prices(self.space, self.weights).items(), found, strict=True)
+                root * self.space.project(name, part) for (name, root), part in zip(roots.items(), found, strict=True)
             ]
             own.append(torch.cat([part.reshape(-1) for part in left]))
         return torch.stack(own)
 
     def kernel(self) -> Tensor:
         with at_rest(self.net, gradients=True):
-            return self.solving._made(solving._slopes(self.solving._logits(), self.samples.labels))
+            return self.solving._linearised(solving._slopes(self.solving._logits(), self.samples.labels)).kernel
 
 
-def _root(space: CoreSpace, name: str, mu: Tensor) -> Tensor:
-    """1/√μ in the weight's shape, group by group."""
+def _in_shape(space: CoreSpace, name: str, values: Tensor) -> Tensor:
+    """A number for each group, in the weight's shape."""
     info = space.layers[name].info
     shape = info.as_matrix(torch.zeros(info.weight_shape)).shape
-    return info.from_matrix(mu[:, None, None].expand(shape)).rsqrt()
+    return info.from_matrix(values[:, None, None].expand(shape))
 
 
 def small(kind: str, gamma: float, protect: str) -> Small:
@@ -109,8 +123,7 @@ def test_a_step_is_the_cheapest_change_that_brings_linear_margins_to_their_targe
     targets = torch.linspace(-2, 2, 6, dtype=torch.float64)
     gaps = targets - margin(given.net(x[:6]), y[:6]).detach()
     shortest = torch.linalg.lstsq(rows, gaps[:, None], driver="gelsd").solution.reshape(before.shape)
-    mu = prices(given.space, given.weights)[""]
-    expected = given.space.project("", shortest) / mu.sqrt()
+    expected = given.space.project("", shortest) * given.roots()[""]
     with at_rest(given.net, gradients=True):
         given.solving.step(targets, 1.0)
     assert gap(margin(given.net(x[:6]), y[:6]), targets) < 1e-8
@@ -129,7 +142,8 @@ def test_a_share_of_a_step_goes_that_share_of_the_way() -> None:
 
 def test_a_step_that_keeps_j_and_k_goes_by_those_of_where_they_were_taken() -> None:
     given = small("images", 0.7, "soft")
-    rows, start = given.rows(), [weight.detach().clone() for weight in given.weights.values()]
+    rows, roots = given.rows(), given.roots()
+    start = [weight.detach().clone() for weight in given.weights.values()]
     kernel = rows @ rows.mT
     kernel += solving.RIDGE * kernel.diagonal().mean() * torch.eye(6, dtype=torch.float64)
     targets = torch.zeros(6, dtype=torch.float64)
@@ -143,9 +157,8 @@ def test_a_step_that_keeps_j_and_k_goes_by_those_of_where_they_were_taken() -> N
     for weight, before in zip(given.weights.values(), start, strict=True):
         weight.detach().copy_(before)  # where J was taken
     expected = (rows.mT @ a).split([part.numel() for part in gone])
-    mu = prices(given.space, given.weights)
-    for (name, price), part, left in zip(mu.items(), gone, expected, strict=True):
-        step = given.space.project(name, left.reshape(part.shape)) * _root(given.space, name, price)
+    for (name, root), part, left in zip(roots.items(), gone, expected, strict=True):
+        step = root * given.space.project(name, left.reshape(part.shape))
         assert gap(part, step) < 1e-9
 
 
@@ -161,27 +174,6 @@ def test_with_gamma_one_retained_outputs_stay_where_they_were(protect: str) -> N
         Solving(Descent(given.net, given.weights, space, "adam"), forget, 8).step(torch.zeros(6).double(), 1.0)
     assert gap(given.net(retained[0]), before) < 1e-9
     assert gap(given.net(x[3:9]), outputs) > 1e-3
-
-
-def test_a_price_is_the_mu_of_the_layer() -> None:
-    generator = torch.Generator().manual_seed(1)
-    rows = torch.randn(50, 8, dtype=torch.float64, generator=generator) * torch.arange(1, 9) ** -1.0
-    one = rows.mT @ rows
-    space = CoreSpace.from_grams(grams_from({"a": one, "b": 100 * one}), 0.9, protect="soft")
-    found = prices(space, ["a", "b"])
-    layer = space.layers["a"]
-    expected = layer.sigma**2 * layer.left / (1 - layer.left)
-    assert found["a"].item() == pytest.approx(expected.median().item(), rel=1e-9)
-    assert found["b"].item() == pytest.approx(100 * found["a"].item(), rel=1e-9)
-
-
-def test_what_has_no_price_of_its_own_gets_the_usual_one() -> None:
-    one = torch.diag(torch.tensor([4.0, 1.0, 0.25], dtype=torch.float64))
-    grams = grams_from({"a": one, "b": 100 * one, "c": one})
-    assert [mu.item() for mu in prices(CoreSpace.from_grams(grams, 0.9), grams).values()] == [1, 1, 1]
-    space = CoreSpace.from_grams(grams, {"default": 0.9, "c": 1.0}, protect="soft")
-    a, b, c = (mu.item() for mu in prices(space, grams).values())
-    assert c == pytest.approx(math.sqrt(a * b))
 
 
 @pytest.mark.parametrize("protect", [None, "hard"])
@@ -333,9 +325,9 @@ def test_layers_that_do_not_tell_are_solved_for_too(peeking: bool) -> None:
         given.solving.descent.net = Peeking(given.net)
     with at_rest(given.net, gradients=True):
         v = solving._slopes(given.solving._logits(), given.samples.labels)
-        users = told_apart(given.solving.descent.net, given.weights, given.samples, v, 4)
+        users = Singles(given.solving.descent.net, given.weights, given.samples, v).users
         assert 0 < len(users) < len(given.weights)
-        assert gap(given.solving._made(v), expected) < 1e-11
+        assert gap(given.solving._linearised(v).kernel, expected) < 1e-11
 
 
 def test_linear_layers_that_meet_samples_once_need_no_single_gradients(points: Problem) -> None:

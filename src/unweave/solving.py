@@ -7,9 +7,9 @@ that bring every margin to its target, as far as margins are linear in the weigh
     u = √s P Jᵀ a        Δ = s P P Jᵀ a        K a = t − m        K = (J √s P) (J √s P)ᵀ   [n, n]
 
 Where the protection is hard, P P = P and s = 1: Δ is the shortest of all changes that the core space allows. Where it
-is soft, P is applied twice, as in a walk, and s = 1/μ: soft protection is what is left where a layer's change costs
-what retained rows feel of it and μ times its own square, ½ tr(Δ G Δᵀ) + ½ μ ‖Δ‖², so that 1/μ makes one currency of it
-for all layers. (With s = 1, layers whose rows are small move too much.)
+is soft, P is applied twice, as in a walk, and 1/s is what a layer's square costs beside what retained margins feel of
+it (:mod:`unweave.prices`). (With s = 1, layers whose rows are small move too much; counting what retained rows feel in
+place of margins, those on which margins hang most.)
 
 K is a sum over layers: of rows and slopes where samples meet a weight once (:mod:`unweave.outer`), and of the other
 weights from gradients of single samples, a slice at a time (:mod:`unweave.jacobian`), so that J is never held. Those
@@ -25,27 +25,26 @@ that keeps them costs an epoch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from unweave.batches import Inputs, run
 from unweave.descent import Descent, EpochReport, State
 from unweave.distributed import broadcast, rank, together
-from unweave.errors import ConfigError, ModelError
-from unweave.jacobian import Gradients, Pulled, jacobian_gram, pulled, solve
+from unweave.errors import ConfigError
+from unweave.jacobian import Pulled, jacobian_gram, pulled, solve
 from unweave.losses import match_loss
-from unweave.meetings import Users, gradients_from_meetings, told_apart
 from unweave.outcomes import margin
 from unweave.outer import met_once
-from unweave.per_sample import sample_gradients
+from unweave.prices import mean_squares, prices
 from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
-from unweave.space import CoreSpace, LayerSpace
+from unweave.singles import Singles
+from unweave.space import LayerSpace
 
 MOST_SAMPLES = 10_000
 """That are solved for together: K and what solving it takes are three matrices of that size, in float64."""
@@ -53,25 +52,6 @@ RIDGE = 0.01
 """What is added to K's diagonal, as a share of its mean."""
 MAX_BYTES = 1 << 32
 """For slices of the Jacobian."""
-FEW = 4
-"""Samples that it is tried on how gradients can be had."""
-
-
-def prices(space: CoreSpace, names: Iterable[str]) -> dict[str, Tensor]:
-    """μ of the layers, float64 [groups] on the CPU: what the square of a change costs beside what retained rows feel.
-
-    Groups that are protected altogether or not at all have none: they get the geometric mean of those that have, or 1.
-    """
-    found = {}
-    for name in names:
-        left, lam = space.layers[name].left, space.layers[name].sigma.cpu().double().square()
-        inside = ((left > 1e-6) & (left < 1 - 1e-6)).double()
-        nearest = ((left - 0.5).abs() + 2 * (1 - inside)).argmin(1, keepdim=True)  # where μ = λ w / (1 − w) is surest
-        mu = (lam * left / (1 - left)).gather(1, nearest).squeeze(1)
-        found[name] = mu.where(inside.any(1), torch.nan)
-    logs = torch.cat([mu.log() for mu in found.values()])
-    usual = logs.nanmean().exp().nan_to_num(1.0)
-    return {name: mu.where(~mu.isnan(), usual) for name, mu in found.items()}
 
 
 @dataclass(frozen=True)
@@ -102,14 +82,9 @@ class Solving:
         self.old = False
         """Whether the next step goes by what was linearised elsewhere than where it begins."""
         self._near: _Linearised | None = None
-        self._users: Users | None = None
-        self._s = {
-            name: _in_shape(1 / mu, descent.space.layers[name], weight)
-            for (name, mu), weight in zip(
-                prices(descent.space, descent.weights).items(), descent.weights.values(), strict=True
-            )
-        }
-        """s, in the shapes of the weights."""
+        self._singles: Singles | None = None
+        self._s = dict[str, Tensor]()
+        """s, in the shapes of the weights; by the slopes of where the first step begins."""
 
     def look_anew(self) -> None:
         """Linearise at the weights where the next step begins."""
@@ -132,6 +107,8 @@ class Solving:
         return EpochReport(float(match_loss(logits.double(), labels, targets)), share)
 
     def _linearised(self, v: Tensor) -> _Linearised:
+        if not self._s:
+            self._s = self._scales(v)
         return _Linearised(self.descent.snapshot(), v, self._made(v))
 
     def _pulled(self, near: _Linearised, weighed: Tensor) -> Pulled:
@@ -152,6 +129,16 @@ class Solving:
         logits = torch.cat(parts)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
+    def _scales(self, v: Tensor) -> dict[str, Tensor]:
+        """s, by rank 0 for all; 1 where nothing is priced."""
+        space, weights = self.descent.space, self.descent.weights
+        squares = torch.zeros(len(weights), dtype=torch.float64, device=v.device)
+        with together("what margins hang on"), torch.no_grad(), products_as_convolutions(v.device):
+            if rank() == 0 and not all(space.layers[name].hard for name in weights):
+                squares += mean_squares(self._gradients(v), weights, self.samples, v, _bytes_for(v.device))
+        found = prices(space, dict(zip(weights, broadcast(squares, 0).tolist(), strict=True)))
+        return {name: _in_shape(1 / found[name], space.layers[name], weight) for name, weight in weights.items()}
+
     def _made(self, v: Tensor) -> Tensor:
         """K at the present weights, by rank 0 for all."""
         kernel = torch.zeros(len(self.samples), len(self.samples), dtype=torch.float64, device=v.device)
@@ -161,34 +148,29 @@ class Solving:
         return broadcast(kernel, 0)
 
     def _of_layers(self, v: Tensor) -> Tensor:
-        """K as a sum over weights: those that meet a sample once, those whose layers tell, and those left to vmap."""
-        net, space, samples = self.descent.net, self.descent.space, self.samples
+        """K as a sum over weights: those that meet a sample once, and those that need gradients of single samples."""
+        net, space, samples, weights = self.descent.net, self.descent.space, self.samples, self.descent.weights
+        gradients = self._gradients(v)
+        once = met_once(net, gradients.users, samples, v, self.batch_size)
         kernel = torch.zeros(len(samples), len(samples), dtype=torch.float64, device=v.device)
-        weights = self.descent.weights
-        if self._users is None:  # once: weights move, the network's shape does not
-            self._users = told_apart(net, weights, samples, v, FEW)
-        users = self._users
-        once = met_once(net, users, samples, v, self.batch_size)
         for name, met in once.items():
             rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
             kernel += self._s[name].reshape(-1)[0] * met.products(space.left_of(name, rows[None])[0])
-        told = {name: weights[name] for name in users if name not in once}
-        unread = {name: weight for name, weight in weights.items() if name not in users}
-        if told:
-            kernel += self._of_gradients(told, v, partial(gradients_from_meetings, net, users))
-        if unread:
-            kernel += self._of_gradients(unread, v, _ByThemselves(net, unread))
-        return kernel
-
-    def _of_gradients(self, weights: Mapping[str, nn.Parameter], v: Tensor, gradients: Gradients) -> Tensor:
-        """The share of these weights in K, [n, n], from gradients of single samples."""
 
         def left(wanted: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor) -> dict[str, Tensor]:
             return {name: self._left_of(name, rows) for name, rows in gradients(wanted, inputs, cotangents).items()}
 
-        return jacobian_gram(
-            self.descent.net, weights, self.samples, v[:, None], _bytes_for(v.device), self.batch_size, gradients=left
-        )
+        others = {name: weight for name, weight in weights.items() if name not in once}
+        if others:
+            size, most = self.batch_size, _bytes_for(v.device)
+            kernel += jacobian_gram(net, others, samples, v[:, None], most, size, gradients=left)
+        return kernel
+
+    def _gradients(self, v: Tensor) -> Singles:
+        """Of single samples; how they are had is found out once: weights move, the network's shape does not."""
+        if self._singles is None:
+            self._singles = Singles(self.descent.net, self.descent.weights, self.samples, v)
+        return self._singles
 
     def _left_of(self, name: str, gradients: Tensor) -> Tensor:
         """√s P g of gradients [n, *shape], all of them at once."""
@@ -196,28 +178,6 @@ class Solving:
         matrices = vmap(info.as_matrix)(gradients).transpose(0, 1)  # [groups, n, m, d]
         left = self.descent.space.left_of(name, matrices.flatten(1, 2)).unflatten(1, (n, -1))
         return vmap(info.from_matrix)(left.transpose(0, 1)) * self._s[name].sqrt().to(gradients.dtype)
-
-
-class _ByThemselves:
-    """Gradients of single samples from samples that are run by themselves, in float32 at least: many at once by
-    ``torch.func.vmap``, or one at a time in models that it does not allow. Weights go by their layers' names here."""
-
-    def __init__(self, net: nn.Module, weights: Mapping[str, nn.Parameter]) -> None:
-        paths = {id(weight): path for path, weight in net.named_parameters()}
-        self.net, self.batched = net, True
-        self.path_of = {name: paths[id(weight)] for name, weight in weights.items()}
-
-    def __call__(self, wanted: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> dict[str, Tensor]:
-        by_path = {self.path_of[name]: weight for name, weight in wanted.items()}
-        try:
-            found = sample_gradients(self.net, by_path, inputs, v, self.batched)
-        except ModelError:
-            if not self.batched:
-                raise
-            self.batched = False
-            return self(wanted, inputs, v)
-        rows = {name: found[self.path_of[name]] for name in wanted}
-        return {name: own.to(torch.promote_types(own.dtype, torch.float32)) for name, own in rows.items()}
 
 
 def _bytes_for(device: torch.device) -> int:
