@@ -70,10 +70,15 @@ def test_an_error_of_ours_is_said_plainly(capfd: pytest.CaptureFixture[str]) -> 
     assert "Traceback" not in said
 
 
+def be_killed(number: int) -> None:
+    """As by a signal that nothing can have been told to ignore, as nohup does with others."""
+    signal.raise_signal(signal.SIGKILL)
+
+
 def test_who_is_killed_is_told_of() -> None:
     said = list[str]()
-    assert side_by_side(signal.raise_signal, 1, said.append) == [-signal.SIGHUP]  # signal 1
-    assert said == ["process 1 was ended by signal 1; the others take up its jobs"]
+    assert side_by_side(be_killed, 1, said.append) == [-signal.SIGKILL]
+    assert said == ["process 1 was ended by signal 9; the others take up its jobs"]
 
 
 def test_those_that_did_start_end_where_others_cannot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
