@@ -8,16 +8,17 @@ import torch
 from torch import Tensor, nn
 
 
-def allcnn(classes: int = 10) -> nn.Module:
+def allcnn(classes: int = 10, width: int = 96) -> nn.Module:
     """AllCNN: eight convolutions without bias, each with batch norm and ReLU; 1,620,010 parameters for 10 classes."""
-    plan = [(96, 3, 1), (96, 3, 1), (192, 3, 2), (192, 3, 1), (192, 3, 1), (192, 3, 2), (192, 3, 1), (192, 1, 1)]
+    wide = 2 * width
+    plan = [(width, 3, 1), (width, 3, 1), (wide, 3, 2), *[(wide, 3, 1)] * 2, (wide, 3, 2), (wide, 3, 1), (wide, 1, 1)]
     stages: list[nn.Module] = []
     channels_in = 3
     for channels, kernel, stride in plan:
         conv = nn.Conv2d(channels_in, channels, kernel, stride, padding=kernel // 2, bias=False)
         stages.append(nn.Sequential(OrderedDict(conv=conv, norm=nn.BatchNorm2d(channels), relu=nn.ReLU())))
         channels_in = channels
-    head = (nn.AvgPool2d(8), nn.Flatten(), nn.Linear(192, classes))
+    head = (nn.AvgPool2d(8), nn.Flatten(), nn.Linear(wide, classes))
     return nn.Sequential(OrderedDict(features=nn.Sequential(*stages), head=nn.Sequential(*head)))
 
 

@@ -39,7 +39,11 @@ def build() -> nn.Module:
 
 
 def train(
-    images: Images, seed: int, epochs: int = EPOCHS, tick: Callable[[int], None] = lambda epoch: None
+    images: Images,
+    seed: int,
+    epochs: int = EPOCHS,
+    tick: Callable[[int], None] = lambda epoch: None,
+    build: Callable[[], nn.Module] = build,
 ) -> nn.Module:
     """Train from scratch: SGD with Nesterov momentum, one-cycle learning rate, random mirror images."""
     with torch.random.fork_rng():
