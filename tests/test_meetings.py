@@ -15,6 +15,7 @@ from unweave import patches
 from unweave.meetings import gradients_from_meetings, told_apart
 from unweave.rest import at_rest
 from unweave.samples import Samples
+from unweave.singles import MANY, Singles
 
 N, SIDE, WORDS = 5, 7, 4
 
@@ -144,6 +145,27 @@ class ChangesItsInput(Words):
         return out
 
 
+class Sorting(Words):
+    """Its layer sees one sample after the other, in an order of its own."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = x.sum((1, 2)).argsort(descending=True)
+        hidden = torch.tanh(self.layer(x[order]))[order.argsort()]
+        out: Tensor = self.head(hidden.mean(1))
+        return out
+
+
+class Experts(Words):
+    """A layer for samples of positive sum, where there is one, and a head for all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        chosen = x.sum((1, 2)) > 0
+        hidden = x.new_zeros(*x.shape[:2], 6)
+        hidden[chosen] = torch.tanh(self.layer(x[chosen]))
+        out: Tensor = self.head(hidden.mean(1))
+        return out
+
+
 class Positions(Words):
     """Its layer sees the same rows however many samples there are."""
 
@@ -177,10 +199,27 @@ class Twice(nn.Module):
         (Elsewhere, {"head.weight"}),
         (Positions, {"head.weight"}),
         (ChangesItsInput, {"head.weight"}),
+        (Sorting, {"head.weight"}),
+        (Experts, {"head.weight"}),
     ],
 )
 def test_only_layers_that_tell_are_asked(kind: type[Words], names: set[str], words: int) -> None:
     check(seeded(lambda: kind(nn.Linear(4, 6))), noise(N, words, 4), names)
+
+
+def test_an_expert_that_met_all_of_the_first_samples_tells_no_more_once_it_meets_fewer() -> None:
+    net = seeded(lambda: Experts(nn.Linear(4, 6)))
+    x = torch.cat([noise(MANY, WORDS, 4).abs(), noise(N, WORDS, 4)])
+    weights = {name: p for name, p in net.named_parameters() if p.dim() > 1}
+    v = noise(len(x), 3)
+    with at_rest(net):
+        singles = Singles(net, weights, Samples([(x, torch.zeros(len(x), dtype=torch.long))]), v)
+        assert set(singles.users) == {"layer.weight", "head.weight"}
+        found = singles(weights, x[MANY:], v[MANY:])
+    assert set(singles.users) == {"head.weight"}
+    slow = one_by_one(net, weights, x[MANY:], v[MANY:])
+    assert slow["layer.weight"].abs().amax((1, 2)).min() == 0 < slow["layer.weight"].abs().max()
+    assert max(gap(found[name], slow[name]) for name in weights) < 1e-12
 
 
 def test_calls_and_layers_of_one_weight_add_up() -> None:

@@ -18,6 +18,7 @@ import unweave
 from unweave import solving
 from unweave.descent import Descent
 from unweave.errors import ConfigError
+from unweave.jacobian import Plan, cut
 from unweave.layers import find_layers
 from unweave.loop import STRAIGHT
 from unweave.outcomes import margin
@@ -96,15 +97,34 @@ def small(kind: str, gamma: float, protect: str) -> Small:
 
 @pytest.mark.parametrize("protect", ["hard", "soft"])
 @pytest.mark.parametrize("kind", ["images", "text"])
-def test_the_kernel_is_that_of_single_samples(kind: str, protect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernel_is_that_of_single_samples(kind: str, protect: str) -> None:
     given = small(kind, 0.7, protect)
     rows = given.rows()
     expected = rows @ rows.mT
     assert expected.diagonal().min() > 0
     assert gap(given.kernel(), expected) < 1e-11
-    widest = max(weight.numel() for weight in given.weights.values())
-    monkeypatch.setattr(solving, "MAX_BYTES", 8 * 8 * widest * 8)  # in several slices, some of a part of a layer
-    assert gap(given.kernel(), expected) < 1e-11
+
+
+@pytest.mark.parametrize("kind", ["images", "text"])
+def test_the_kernel_may_be_made_in_slices(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given, plans = small(kind, 0.7, "soft"), list[Plan]()
+    rows, make = given.rows(), Plan.make
+
+    def noted(weights: dict[str, Tensor], count: int, max_bytes: int, chunk: int) -> Plan:
+        columns = sum(weight.numel() for weight in weights.values()) * 5 // 9  # the second slice begins inside a layer
+        plans.append(dataclasses.replace(make(weights, count, max_bytes, chunk), slices=cut(_sizes(weights), columns)))
+        return dataclasses.replace(plans[-1], chunks=[2, 2], width=columns)
+
+    monkeypatch.setattr(Plan, "make", noted)
+    assert gap(given.kernel(), rows @ rows.mT) < 1e-11
+    assert [len(plan.slices) for plan in plans] == [2]
+    first, second = plans[0].slices
+    assert first[-1].name == second[0].name
+    assert second[0].start == first[-1].stop > 0
+
+
+def _sizes(weights: dict[str, Tensor]) -> dict[str, int]:
+    return {name: weight.numel() for name, weight in weights.items()}
 
 
 @pytest.mark.parametrize("protect", ["hard", "soft"])
@@ -140,7 +160,8 @@ def test_a_share_of_a_step_goes_that_share_of_the_way() -> None:
         assert gap(near - start, (far - start) / 2) < 1e-9
 
 
-def test_a_step_that_keeps_j_and_k_goes_by_those_of_where_they_were_taken() -> None:
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "nothing said, as before a nudge"])
+def test_a_step_that_keeps_j_and_k_goes_by_those_of_where_they_were_taken(kept: bool) -> None:
     given = small("images", 0.7, "soft")
     rows, roots = given.rows(), given.roots()
     start = [weight.detach().clone() for weight in given.weights.values()]
@@ -151,7 +172,8 @@ def test_a_step_that_keeps_j_and_k_goes_by_those_of_where_they_were_taken() -> N
         given.solving.step(targets, 1.0)
         middle = [weight.detach().clone() for weight in given.weights.values()]
         a = torch.linalg.solve(kernel, targets - margin(given.net(given.x[:6]), given.y[:6]).detach())
-        given.solving.keep()
+        if kept:
+            given.solving.keep()
         given.solving.step(targets, 1.0)
     gone = [weight.detach() - before for weight, before in zip(given.weights.values(), middle, strict=True)]
     for weight, before in zip(given.weights.values(), start, strict=True):
@@ -231,14 +253,15 @@ def test_after_a_straight_step_the_same_j_and_k_serve_again(points: Problem, mon
     assert len(taken) == 1
 
 
+@pytest.mark.parametrize("times", [-1.0, -1e4, math.nan], ids=["back", "astray", "not finite"])
 def test_what_has_grown_old_is_taken_anew_before_a_step_is_halved(
-    points: Problem, monkeypatch: pytest.MonkeyPatch
+    points: Problem, monkeypatch: pytest.MonkeyPatch, times: float
 ) -> None:
     taken, honest = _counting(monkeypatch), solving.solve
 
     def wrong_where_old(*arguments: Any) -> Any:
         found = honest(*arguments)
-        return dataclasses.replace(found, x=-found.x) if taken[-1].old else found
+        return dataclasses.replace(found, x=times * found.x) if taken[-1].old else found
 
     monkeypatch.setattr(solving, "solve", wrong_where_old)
     result = points.run(way="solve")

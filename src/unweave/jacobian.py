@@ -96,10 +96,15 @@ class Plan:
         touched = [sum(sizes[piece.name] for piece in pieces) * each for pieces in slices]
         chunks = [min(chunk, (max_bytes - for_buffer) // size) for size in touched]
         if width < 1 or min(chunks) < 1:
-            # Less may do, but from here on any amount does: one column of all rows, one gradient of all weights.
-            least = max(int(rows * each / BUFFER_SHARE), int(sum(sizes.values()) * each / (1 - BUFFER_SHARE))) + each
+            least = least_bytes(weights, rows)
             raise ConfigError(f"Invalid max_bytes: {max_bytes}. Supported here: from {least} on.")
         return Plan(slices, chunks, max(sum(p.stop - p.start for p in pieces) for pieces in slices))
+
+
+def least_bytes(weights: Mapping[str, Tensor], rows: int) -> int:
+    """From here on any amount does: one column of all rows, and one gradient of all weights. (Less may do.)"""
+    each, size = _precision(weights).itemsize, sum(weight.numel() for weight in weights.values())
+    return max(int(rows * each / BUFFER_SHARE), int(size * each / (1 - BUFFER_SHARE))) + each
 
 
 def _precision(weights: Mapping[str, Tensor]) -> torch.dtype:

@@ -153,9 +153,7 @@ class Request(Walk):
             if after is None:
                 return self._give_up(best)
             if after.look.distance > NEARER * now.look.distance:
-                self._undo(now, 1.0 if solving.old else 0.5)  # margins are not linear as far as that
-                if solving.old:
-                    solving.look_anew()
+                self._undo_step(now)  # margins are not linear as far as that
                 continue
             straight = after.look.distance <= STRAIGHT * now.look.distance
             now, self.size = after, min(1.0, 2 * self.size)

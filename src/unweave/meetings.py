@@ -5,10 +5,11 @@ of Σ_c v_c f_c(x_i) by what the layer makes of them, the gradient of its weight
 
     g_i = B_iᵀ X_i        [m, d], for each of its groups
 
-Samples do not know of each other, so the slopes of all of them come of one pass back, and no model is too odd for that;
-``torch.func.vmap`` (:mod:`unweave.per_sample`) serves the weights that are met in another way. Which those are is found
-out beforehand, on the first batch: rows must be those of one sample after the other, and gradients of single samples
-must add up to the batch's own.
+Samples do not know of each other, so the slopes of all of them come of one pass back. Weights that are met in another
+way are served by ``torch.func.vmap`` (:mod:`unweave.per_sample`). Which those are is found out beforehand, on the first
+samples: rows must be those of one sample after the other, and gradients of single samples, each weighed otherwise, must
+add up to the batch's own. Later a layer tells no more as soon as it is given other than one batch of samples, as an
+expert among others is.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from unweave.samples import Samples
 Users = dict[str, list[nn.Module]]
 """For each weight the layers that it belongs to."""
 
-ALIKE = {torch.float64: 1e-6}
+ALIKE = {torch.float64: 1e-6, torch.float32: 1e-4}
 """How far a batch's gradient may be from the sum of its samples', as a share of all their lengths …"""
 NEARLY_ALIKE = 1e-2
-"""… in other precisions: a GPU may have few digits."""
+"""… in other precisions, and on a GPU, which may have few digits."""
 
 
 @dataclass
@@ -126,18 +127,22 @@ def _samples_first(net: nn.Module, users: Users, inputs: Inputs) -> Users:
 def _adding_up(
     net: nn.Module, users: Users, weights: Mapping[str, nn.Parameter], inputs: Inputs, v: Tensor
 ) -> list[str]:
-    """Those whose single samples' gradients add up to what autograd says of the batch: nothing else uses them."""
+    """Those whose single samples' gradients add up to what autograd says of the batch: nothing else uses them.
+
+    Samples are weighed by 1 … n for that: parts of a sum would add up to it whichever sample each was said to be of.
+    """
+    weighing = torch.arange(1, len(v) + 1, dtype=v.dtype, device=v.device)
     own = {name: weights[name] for name in users}
     with only_moving(net, own.values()):
         pulled, calls = _run(net, users, inputs, v)
         if not pulled.requires_grad:  # no logit hangs on any of them
             return []
-        still = [name for name in users if all(call.still() for module in users[name] for call in calls[module])]
-        wholes = (
-            torch.autograd.grad(pulled, [own[n] for n in still], retain_graph=True, allow_unused=True) if still else ()
-        )
-        found = _told(pulled, {name: users[name] for name in still}, own, calls, len(v))
-    return [name for name, whole in zip(still, wholes, strict=True) if _adds_up(found[name], whole)]
+        still = {name: they for name, they in users.items() if all(call.still() for m in they for call in calls[m])}
+        found = _told(pulled, still, own, calls, len(v))
+        weighed, _ = _run(net, {}, inputs, weighing[:, None] * v)
+        wholes = torch.autograd.grad(weighed, [own[name] for name in found], allow_unused=True) if found else ()
+    parts = (weighing.view(-1, *[1] * (one.dim() - 1)) * one for one in found.values())
+    return [name for name, part, whole in zip(found, parts, wholes, strict=True) if _adds_up(part, whole)]
 
 
 def _run(net: nn.Module, users: Users, inputs: Inputs, v: Tensor) -> tuple[Tensor, Mapping[nn.Module, Sequence[Call]]]:
@@ -153,7 +158,7 @@ def _adds_up(singles: Tensor, whole: Tensor | None) -> bool:
         return not bool(singles.any())
     lengths = float(singles.double().flatten(1).norm(dim=1).sum())
     off = float((singles.double().sum(0) - whole.double()).norm())
-    return off <= ALIKE.get(whole.dtype, NEARLY_ALIKE) * lengths
+    return off <= (NEARLY_ALIKE if whole.is_cuda else ALIKE.get(whole.dtype, NEARLY_ALIKE)) * lengths
 
 
 def gradients_from_meetings(
@@ -161,7 +166,8 @@ def gradients_from_meetings(
 ) -> dict[str, Tensor]:
     """Per weight the gradients of Σ_c v_ic f_c(x_i), [n, *shape], for n samples and cotangents v [n, C].
 
-    In float32 at least. Call it inside ``at_rest``, with users that :func:`told_apart` has found.
+    In float32 at least. A weight is left out where one of its layers was given more or fewer than these n samples. Call
+    it inside ``at_rest``, with users that :func:`told_apart` has found.
     """
     own = {name: users[name] for name in weights}
     with only_moving(net, weights.values()):
@@ -176,7 +182,11 @@ def _told(
     calls: Mapping[nn.Module, Sequence[Call]],
     n: int,
 ) -> dict[str, Tensor]:
-    """The gradients of n single samples from the calls of the layers that have a weight; several calls add up."""
+    """The gradients of n single samples from the calls of the layers that have a weight; several calls add up.
+
+    Weights whose layers were given other than n samples are left out.
+    """
+    users = {name: own for name, own in users.items() if all(len(call.input) == n for m in own for call in calls[m])}
     edges = [call.edge for module in _layers(users) for call in calls[module] if call.edge is not None]
     found = torch.autograd.grad(pulled, edges, allow_unused=True) if edges and pulled.requires_grad else ()
     slopes = {edge: slope for edge, slope in zip(edges, found, strict=True) if slope is not None}

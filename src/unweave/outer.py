@@ -49,7 +49,9 @@ def met_once(net: nn.Module, users: Users, samples: Samples, v: Tensor, size: in
     layers = {name: own[0] for name, own in users.items() if len(own) == 1 and isinstance(own[0], nn.Linear)}
     parts: dict[str, list[tuple[Tensor, Tensor]]] = {name: [] for name in layers}
     order = []
-    for inputs, labels, positions in at_most(samples, size) if layers else ():
+    for inputs, labels, positions in at_most(samples, size):
+        if not parts:
+            return {}
         order.append(positions)
         with torch.enable_grad(), listening([layers[name] for name in parts]) as calls:
             logits = run(net, inputs)

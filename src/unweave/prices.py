@@ -2,18 +2,17 @@
 
 A change Δ [m, d] of a layer moves the margin of a sample by ⟨g, Δ⟩, with g [m, d] its gradient. Where the layer meets
 one row r of a sample, g = b rᵀ, b [m] being the slopes of the margin by the layer's outputs. If those do not hang on
-the row, and no output matters more than others, retained margins move by
+the row, and no output matters more than others, a retained margin moves by
 
     E ⟨g, Δ⟩² = tr(E[b bᵀ] Δ E[r rᵀ] Δᵀ) = c tr(Δ G Δᵀ)          c = E‖g‖² / (m tr G)
 
-up to the number of samples, which is the same for all layers: K-FAC's account of a layer with a number for one of its
-factors. With this c the mean of ⟨g, Δ⟩² over all Δ of a length is right, also where a layer meets many rows of a
-sample. G is that of the retained rows; the gradients are those of margins of the forget set, for retained samples are
-not at hand.
+on average: K-FAC's account of a layer with a number for one of its factors. With this c the mean of ⟨g, Δ⟩² over all Δ
+of a length is right, also where a layer meets many rows of a sample. G is that of the retained rows; the gradients are
+those of margins of the forget set, for retained samples are not at hand.
 
-Soft protection is what is left of a step where a change costs tr(Δ G Δᵀ) + μ ‖Δ‖², each layer with a μ of its own
-(:mod:`unweave.protection`). So c μ is the price of ‖Δ‖². Hard protection has none: its changes cost nothing that G
-tells of, and asking the same of every layer's square did better there than c.
+Soft protection is what is left of a step where a change costs tr(Δ G Δᵀ) + μ ‖Δ‖², each group of a layer with a μ of
+its own (:mod:`unweave.protection`). So c μ is the price of ‖Δ‖². Hard protection has none: its changes cost nothing
+that G tells of, and asking the same of every layer's square did better there than c.
 """
 
 from __future__ import annotations
@@ -37,17 +36,22 @@ MEASURED = 64
 def prices(space: CoreSpace, squares: Mapping[str, float]) -> dict[str, Tensor]:
     """c μ of the layers, float64 [groups] on the CPU.
 
-    What has none, as groups that are protected altogether or not at all, or layers that no margin hangs on, gets the
-    geometric mean of the others; where nothing has one, 1.
+    What has none, as groups that are protected altogether or not at all, or layers that no margin hangs on, gets what
+    is usual: the geometric mean over layers of the geometric mean of their groups; where nothing has one, 1.
 
     Args:
         space: of the retained rows.
         squares: E‖g‖² for each layer.
     """
     found = {name: _slope(space.layers[name], square) * _mu(space.layers[name]) for name, square in squares.items()}
-    logs = torch.cat([price.log() for price in found.values()])
-    usual = logs[logs.isfinite()].mean().exp().nan_to_num(1.0)
+    logs = torch.stack([_mean_of_finite(price.log()) for price in found.values()])
+    usual = _mean_of_finite(logs).exp().nan_to_num(1.0)
     return {name: price.where(price.log().isfinite(), usual) for name, price in found.items()}
+
+
+def _mean_of_finite(values: Tensor) -> Tensor:
+    """NaN where none is."""
+    return values[values.isfinite()].mean()
 
 
 def _slope(layer: LayerSpace, square: float) -> float:

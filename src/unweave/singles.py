@@ -14,7 +14,11 @@ from unweave.per_sample import sample_gradients
 from unweave.samples import Samples
 
 FEW = 4
-"""Samples that it is tried on which layers tell."""
+"""Samples that it is tried on which layers tell, at least …"""
+MANY = 32
+"""… and at most, …"""
+TRIED_ELEMENTS = 1 << 28
+"""… by how many elements their gradients have."""
 
 
 class Singles:
@@ -32,7 +36,8 @@ class Singles:
             v: cotangents [n, C].
         """
         self.net = net
-        self.users = told_apart(net, weights, samples, v, FEW)
+        each = sum(weight.numel() for weight in weights.values())
+        self.users = told_apart(net, weights, samples, v, min(max(TRIED_ELEMENTS // each, FEW), MANY))
         """Of the weights whose layers tell, the layers."""
         self._weights, self._batched = dict(weights), True
         paths = {id(weight): path for path, weight in net.named_parameters()}
@@ -41,8 +46,10 @@ class Singles:
     def __call__(self, wanted: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> dict[str, Tensor]:
         """By weight [m, *shape], for m samples and cotangents [m, C]."""
         told = {name: self._weights[name] for name in wanted if name in self.users}
-        rest = {name: weight for name, weight in wanted.items() if name not in self.users}
         found = gradients_from_meetings(self.net, self.users, told, inputs, v) if told else {}
+        for name in told.keys() - found.keys():  # a layer that is not given all samples of every batch
+            del self.users[name]
+        rest = {name: weight for name, weight in wanted.items() if name not in found}
         return found | (self._by_themselves(rest, inputs, v) if rest else {})
 
     def _by_themselves(self, wanted: Mapping[str, Tensor], inputs: Inputs, v: Tensor) -> dict[str, Tensor]:

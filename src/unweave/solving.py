@@ -36,7 +36,7 @@ from unweave.batches import Inputs, run
 from unweave.descent import Descent, EpochReport, State
 from unweave.distributed import broadcast, rank, together
 from unweave.errors import ConfigError
-from unweave.jacobian import Pulled, jacobian_gram, pulled, solve
+from unweave.jacobian import Pulled, jacobian_gram, least_bytes, pulled, solve
 from unweave.losses import match_loss
 from unweave.outcomes import margin
 from unweave.outer import met_once
@@ -44,14 +44,13 @@ from unweave.prices import mean_squares, prices
 from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
 from unweave.singles import Singles
-from unweave.space import LayerSpace
 
 MOST_SAMPLES = 10_000
-"""That are solved for together: K and what solving it takes are three matrices of that size, in float64."""
+"""That are solved for together: K and what making and solving it takes are four matrices of that size, in float64."""
 RIDGE = 0.01
 """What is added to K's diagonal, as a share of its mean."""
 MAX_BYTES = 1 << 32
-"""For slices of the Jacobian."""
+"""For slices of the Jacobian on a CPU, where one gradient of all weights needs no more."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ class Solving:
         self._near: _Linearised | None = None
         self._singles: Singles | None = None
         self._s = dict[str, Tensor]()
-        """s, in the shapes of the weights; by the slopes of where the first step begins."""
+        """s of the groups, [groups]; by the slopes of where the first step begins."""
 
     def look_anew(self) -> None:
         """Linearise at the weights where the next step begins."""
@@ -103,7 +102,7 @@ class Solving:
         weighed = torch.full_like(gaps, float("nan")) if found.x is None else found.x
         with together("a solved step"):
             change = self._pulled(near, weighed)
-        self.descent.go({name: share * self._s[name] * part for name, part in change.items()})
+        self.descent.go({name: self._scaled(name, share, part) for name, part in change.items()})
         return EpochReport(float(match_loss(logits.double(), labels, targets)), share)
 
     def _linearised(self, v: Tensor) -> _Linearised:
@@ -113,14 +112,17 @@ class Solving:
 
     def _pulled(self, near: _Linearised, weighed: Tensor) -> Pulled:
         """Jᵀ a, by the J of where margins were linearised."""
-        descent, here = self.descent, self.descent.snapshot() if self.old else None
-        if here is not None:
-            descent.restore(near.weights)
+        descent, here = self.descent, self.descent.snapshot()
+        descent.restore(near.weights)
         cotangents = weighed[:, None] * near.slopes.double()
         found = pulled(descent.net, descent.weights, self.samples, cotangents, self.batch_size, convolutions=None)
-        if here is not None:
-            descent.restore(here)
+        descent.restore(here)
         return found
+
+    def _scaled(self, name: str, share: float, change: Tensor) -> Tensor:
+        """A share of s times a change of a weight, in its shape."""
+        info = self.descent.space.layers[name].info
+        return info.from_matrix(share * self._s[name][:, None, None] * info.as_matrix(change))
 
     @torch.no_grad()
     def _logits(self) -> Tensor:
@@ -137,32 +139,33 @@ class Solving:
             if rank() == 0 and not all(space.layers[name].hard for name in weights):
                 squares += mean_squares(self._gradients(v), weights, self.samples, v, _bytes_for(v.device))
         found = prices(space, dict(zip(weights, broadcast(squares, 0).tolist(), strict=True)))
-        return {name: _in_shape(1 / found[name], space.layers[name], weight) for name, weight in weights.items()}
+        return {name: (1 / found[name]).to(weight.device) for name, weight in weights.items()}
 
     def _made(self, v: Tensor) -> Tensor:
         """K at the present weights, by rank 0 for all."""
-        kernel = torch.zeros(len(self.samples), len(self.samples), dtype=torch.float64, device=v.device)
         with together("how margins hang together"), torch.no_grad(), products_as_convolutions(v.device):
-            if rank() == 0:
-                kernel += self._of_layers(v)
+            kernel = self._of_layers(v) if rank() == 0 else self._nothing(v.device)
         return broadcast(kernel, 0)
+
+    def _nothing(self, device: torch.device) -> Tensor:
+        return torch.zeros(len(self.samples), len(self.samples), dtype=torch.float64, device=device)
 
     def _of_layers(self, v: Tensor) -> Tensor:
         """K as a sum over weights: those that meet a sample once, and those that need gradients of single samples."""
         net, space, samples, weights = self.descent.net, self.descent.space, self.samples, self.descent.weights
         gradients = self._gradients(v)
         once = met_once(net, gradients.users, samples, v, self.batch_size)
-        kernel = torch.zeros(len(samples), len(samples), dtype=torch.float64, device=v.device)
+        kernel = self._nothing(v.device)
         for name, met in once.items():
             rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
-            kernel += self._s[name].reshape(-1)[0] * met.products(space.left_of(name, rows[None])[0])
+            kernel += self._s[name] * met.products(space.left_of(name, rows[None])[0])
 
         def left(wanted: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor) -> dict[str, Tensor]:
             return {name: self._left_of(name, rows) for name, rows in gradients(wanted, inputs, cotangents).items()}
 
         others = {name: weight for name, weight in weights.items() if name not in once}
         if others:
-            size, most = self.batch_size, _bytes_for(v.device)
+            size, most = self.batch_size, max(_bytes_for(v.device), least_bytes(others, len(samples)))
             kernel += jacobian_gram(net, others, samples, v[:, None], most, size, gradients=left)
         return kernel
 
@@ -177,20 +180,16 @@ class Solving:
         info, n = self.descent.space.layers[name].info, len(gradients)
         matrices = vmap(info.as_matrix)(gradients).transpose(0, 1)  # [groups, n, m, d]
         left = self.descent.space.left_of(name, matrices.flatten(1, 2)).unflatten(1, (n, -1))
-        return vmap(info.from_matrix)(left.transpose(0, 1)) * self._s[name].sqrt().to(gradients.dtype)
+        left = left * self._s[name].sqrt().to(left.dtype)[:, None, None, None]
+        return vmap(info.from_matrix)(left.transpose(0, 1))
 
 
 def _bytes_for(device: torch.device) -> int:
-    """For slices of the Jacobian: on a GPU a quarter of what is free, if that is more."""
-    free = torch.cuda.mem_get_info(device)[0] // 4 if device.type == "cuda" else 0
-    return max(MAX_BYTES, free)
-
-
-def _in_shape(values: Tensor, layer: LayerSpace, weight: Tensor) -> Tensor:
-    """A number for each group, [groups], in the weight's shape and on its device; float64."""
-    matrix = layer.info.as_matrix(weight.detach())
-    spread = values.to(matrix.device)[:, None, None].expand(matrix.shape)
-    return layer.info.from_matrix(spread)
+    """For slices of the Jacobian: on a GPU a quarter of what is free there or kept by PyTorch for new tensors."""
+    if device.type != "cuda":
+        return MAX_BYTES
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return (torch.cuda.mem_get_info(device)[0] + kept) // 4
 
 
 def _slopes(logits: Tensor, labels: Tensor) -> Tensor:

@@ -145,7 +145,7 @@ class Walk:
                 self.history.append(after.look)
                 self._tell()
                 return after
-            self._undo(now, 0.5)
+            self._undo_step(now)
         return None
 
     def _tell(self) -> None:
@@ -154,6 +154,13 @@ class Walk:
         if self.progress is not None and done > self._told:
             self._told = done
             self.progress("forget", done, self.config.epochs)
+
+    def _undo_step(self, now: Seen) -> None:
+        """Back to a look, and half the step from there; or as long a one, if it had been solved for by old J and K."""
+        aged = self._solving if self._solving is not None and self._solving.old else None
+        if aged is not None:
+            aged.look_anew()
+        self._undo(now, 0.5 if aged is None else 1.0)
 
     def _undo(self, now: Seen, shrink: float) -> None:
         """Back to a look, which is then the last one, with a smaller step from there."""

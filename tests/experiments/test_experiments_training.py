@@ -358,21 +358,3 @@ def test_a_captured_part_learns_and_the_rest_keeps_every_bit() -> None:
     train_end(SMALL, linear_layer_of(net), data, 5)
     changed = {name for name, value in net.state_dict().items() if not torch.equal(value, before[name])}
     assert changed == {"5.weight", "5.bias"}
-
-
-def test_a_callers_autocast_trains_in_bfloat16_on_a_cpu_too() -> None:
-    data, said = images(30), list[torch.dtype]()
-    recipe = dataclasses.replace(SMALL, build=lambda: _told(small_net(), said), epochs=1)
-    full = train_recipe(recipe, data, 0)
-    assert set(said) == {torch.float32}
-    said.clear()
-    with torch.autocast("cpu", torch.bfloat16):
-        half = train_recipe(recipe, data, 0)
-    assert set(said) == {torch.bfloat16}
-    assert not same(full, half)
-
-
-def _told(net: nn.Module, said: list[torch.dtype]) -> nn.Module:
-    """Notes what its steps are in; where dropout is to be drawn is found out before, without gradients."""
-    net.register_forward_hook(lambda module, args, output: said.append(output.dtype) if output.requires_grad else None)
-    return net
