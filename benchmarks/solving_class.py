@@ -65,7 +65,7 @@ WAYS = {
 
 def trained(images: Images, seed: int) -> nn.Module:
     """AllCNN of half the width."""
-    return network.train(images, seed, EPOCHS, build=partial(allcnn, width=WIDTH))
+    return network.train(images, seed, EPOCHS, make=partial(allcnn, width=WIDTH))
 
 
 def one_seed(seed: int) -> Iterator[dict[str, Any]]:

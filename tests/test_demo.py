@@ -108,7 +108,6 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
         lambda: nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.MaxPool2d(5), nn.Flatten(), nn.Linear(288, 10)),
     )
     monkeypatch.setattr(network, "EPOCHS", 2)
-    monkeypatch.setattr(network.train, "__defaults__", (2, lambda epoch: None))
     monkeypatch.setattr(requests, "PER_CLASS", 4)
     monkeypatch.setattr(requests, "POISONED", 4)
 

@@ -354,9 +354,10 @@ def test_layers_that_do_not_tell_are_solved_for_too(peeking: bool) -> None:
 
 
 def test_linear_layers_that_meet_samples_once_need_no_single_gradients(points: Problem) -> None:
-    net = Peeking(points.model)
-    grams = unweave.fit(net, points.samples(torch.arange(300)), val=points.val)
-    config = unweave.ForgetConfig(way="solve")
-    result = unweave.forget(net, points.forgotten, grams, val=points.val, config=config)
-    assert result.ok
-    assert result.final == dataclasses.replace(points.run(way="solve").final, seconds=result.final.seconds)
+    config, ends = unweave.ForgetConfig(way="solve"), []
+    for net in (points.model, Peeking(points.model)):
+        grams = unweave.fit(net, points.samples(torch.arange(300)), val=points.val)
+        result = unweave.forget(net, points.forgotten, grams, val=points.val, config=config)
+        assert result.ok
+        ends.append(dataclasses.replace(result.final, seconds=0.0))
+    assert ends[0] == ends[1]

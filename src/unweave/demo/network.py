@@ -41,14 +41,23 @@ def build() -> nn.Module:
 def train(
     images: Images,
     seed: int,
-    epochs: int = EPOCHS,
+    epochs: int | None = None,
     tick: Callable[[int], None] = lambda epoch: None,
-    build: Callable[[], nn.Module] = build,
+    make: Callable[[], nn.Module] | None = None,
 ) -> nn.Module:
-    """Train from scratch: SGD with Nesterov momentum, one-cycle learning rate, random mirror images."""
+    """Train from scratch: SGD with Nesterov momentum, one-cycle learning rate, random mirror images.
+
+    Args:
+        images: the training set.
+        seed: of the first weights and of the order.
+        epochs: None for :data:`EPOCHS`.
+        tick: called with the number of epochs that are done.
+        make: another network; None for :func:`build`.
+    """
+    epochs = EPOCHS if epochs is None else epochs
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        net = build()
+        net = (make or build)()
     net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a third faster on a CPU
     pictures = images.x.contiguous(memory_format=torch.channels_last)
     order = torch.Generator().manual_seed(seed)
