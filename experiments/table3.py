@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 
 from experiments.documents.summary import (
     attacks,
@@ -36,7 +37,7 @@ from experiments.documents.summary import (
     timing,
 )
 from experiments.running.jobs import Job
-from experiments.running.readout import logits_of, percent_wrong, read_out
+from experiments.running.readout import KEPT, every_nth, logits_of, percent_wrong, read_out
 from experiments.running.work import Work, in_all
 from experiments.settings import Case, published, steps_of
 from experiments.ways.chains import chain
@@ -102,6 +103,7 @@ def assemble(work: Work) -> dict[str, Any]:
         "request": {"network": last.setting.name, "per class and step": work.scale.per_class, "steps": len(every)},
         "steps": [_step(work, case, number) for number, case in enumerate(every, start=1)],
         "attacks": attacks(work, last, methods),
+        "how hard": how_hard(work, last),
         "the paper's schedule": {one.setting.name: method_rows(work, one, methods) for one in also},
     }
 
@@ -125,6 +127,21 @@ def _step(work: Work, case: Case, number: int) -> dict[str, Any]:
     retrained = forget_outputs(work, case, "retrained")
     entropy = {} if retrained is None else entropies_of(there, retrained.labels)
     return {"forgotten so far": case.name, "methods": methods, "entropy": entropy}
+
+
+def how_hard(work: Work, last: Case) -> list[dict[str, Any]]:
+    """For each step its own samples' error in the networks that were retrained without those of any step.
+
+    Of the samples whose outputs are kept. Empty without retrained networks.
+    """
+    prefix, per_class = f"{last.setting.name}/{last.name}/retrained", work.scale.per_class
+    outputs = [found for seed in work.seeds_of(prefix) if (found := work.arrays(f"{prefix}/{seed}"))]
+    if not outputs:
+        return []
+    wrong = [found["forget"].argmax(1) != found["forget_labels"] for found in outputs]
+    number = torch.arange(last.setting.classes * per_class * work.scale.steps) // per_class % work.scale.steps
+    kept = every_nth(number, KEPT).numpy()
+    return [spread([100.0 * float(one[kept == i].mean()) for one in wrong]) for i in range(work.scale.steps)]
 
 
 def _stacked(work: Work, case: Case, method: str, part: str) -> np.ndarray | None:

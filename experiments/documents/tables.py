@@ -144,6 +144,7 @@ def table3(document: Document) -> str:
             table(columns, rows),
             basis(document, ("xgboost", "u-lira"), timed),
             _distances_by_step(document),
+            *_how_hard(document),
             "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
             *_by_the_papers_schedule(document, "The first step, networks", ("test", "retained", "forgotten")),
             origin(document),
@@ -167,6 +168,15 @@ def _distances_by_step(document: Document) -> str:
         )
     ]
     return "\n".join([f"{DISTANCE}:", "", *lines]) if lines else NOTHING
+
+
+def _how_hard(document: Document) -> list[str]:
+    if not document.get("how hard"):
+        return []
+    networks, each = len(document["how hard"][0]["values"]), ", ".join(map(mean, document["how hard"]))
+    return [
+        f"Of each step's own samples networks that were retrained without all of them have wrong ({networks}): {each}."
+    ]
 
 
 def _by_the_papers_schedule(document: Document, of: str, keys: tuple[str, ...]) -> list[str]:

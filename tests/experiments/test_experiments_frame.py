@@ -28,7 +28,7 @@ from experiments.layers import ends_of
 from experiments.pages import ROOT, page, with_summary
 from experiments.running import readout
 from experiments.running.jobs import Job
-from experiments.running.readout import compact, every_nth, glance, read_out
+from experiments.running.readout import KEPT, compact, every_nth, glance, read_out
 from experiments.running.sources import recipe_of
 from experiments.running.training_sets import FULL
 from experiments.running.turns import together
@@ -376,3 +376,20 @@ def test_outside_of_a_checkout_the_command_says_where_experiments_are(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match="Clone the repository"):
         command._experiments()
+
+
+@pytest.mark.parametrize("hard", range(4))
+def test_how_hard_a_steps_samples_are_is_told_of_those_samples(
+    hard: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = Work(tmp_path, FULL_SIZE, torch.device("cpu"))
+    last, labels = table3.cases(work)[-1], torch.arange(10).repeat_interleave(500)  # five hundred of every class …
+    chosen = last.chosen(labels)
+    of_class = chosen % 500 // 100  # … of which the first four are asked for, one after the other
+    said = torch.where(of_class == hard, labels[chosen] + 1, labels[chosen]) % 10
+    logits = torch.nn.functional.one_hot(said, 10).float()
+    arrays = {"forget": every_nth(logits, KEPT).numpy(), "forget_labels": every_nth(labels[chosen], KEPT).numpy()}
+    monkeypatch.setattr(Work, "seeds_of", lambda self, prefix: [0, 1])
+    monkeypatch.setattr(Work, "arrays", lambda self, name: arrays)
+    found = [(each["mean"], len(each["values"])) for each in table3.how_hard(work, last)]
+    assert found == [(100.0 * (number == hard), 2) for number in range(4)]
