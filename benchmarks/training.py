@@ -4,12 +4,14 @@
 
 From a few epochs, on images of noise with the data sets' shapes, already on the device, one network at a time. What
 starts a training (kernels chosen and compiled, the step captured) is taken out: a short run is subtracted from a longer
-one. On a GPU with Triton steps are compiled and captured, by all recipes alike. Retraining has a few images less.
+one. On a GPU with Triton steps are compiled and captured, by all recipes alike; beside that each recipe is run as it
+would be written plainly (:mod:`benchmarks.plain_training`). Retraining has a few images less.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -17,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.options import DEMO, Document, Options, document
+from benchmarks.plain_training import train_plainly
 from benchmarks.timing import summed_up, timed
 from experiments.data import Labelled
 from experiments.training.fast import train_recipe
@@ -46,19 +49,21 @@ def recipes_for(options: Options) -> list[Recipe]:
 
 
 def _timed(recipe: Recipe, options: Options) -> dict[str, Any]:
-    """Short and long in turn, so that a slow moment of the machine hits both."""
     data = noise_for(recipe, options)
+    told = {"pixels": "noise", "images": len(data), **recipe.settings()}
+    return told | _by(train_recipe, recipe, data, options) | {"plain": _by(train_plainly, recipe, data, options)}
+
+
+def _by(train: Callable[[Recipe, Labelled, int], object], recipe: Recipe, data: Labelled, options: Options) -> Document:
+    """Short and long in turn, so that a slow moment of the machine hits both."""
     taken: dict[int, list[float]] = {SHORT: [], LONG: []}
     for i in range(options.slow_repeats):
         for epochs, seconds in taken.items():
-            train = partial(train_recipe, replace(recipe, epochs=epochs), data, options.seed)
-            seconds += timed(train, options.device, 1, warm=1 if i == 0 and epochs == SHORT else 0)[1]
+            run = partial(train, replace(recipe, epochs=epochs), data, options.seed)
+            seconds += timed(run, options.device, 1, warm=1 if i == 0 and epochs == SHORT else 0)[1]
     epoch = summed_up([(more - less) / (LONG - SHORT) for less, more in zip(taken[SHORT], taken[LONG], strict=True)])
     known = epoch["median"] > 0  # else something else kept the machine busy
     return {
-        "pixels": "noise",
-        "images": len(data),
-        **recipe.settings(),
         "seconds of so many epochs": {str(epochs): seconds for epochs, seconds in taken.items()},
         "an epoch": epoch if known else None,
         "all epochs": recipe.epochs * epoch["median"] if known else None,
@@ -76,8 +81,13 @@ def noise_for(recipe: Recipe, options: Options) -> Labelled:
 def table(result: Document) -> str:
     """For a screen."""
     return "\n".join(
-        f"{name}: not known, the machine was too busy; try again"
-        if row["an epoch"] is None
-        else f"{name}: {row['an epoch']['median']:.3g} s an epoch, {row['all epochs']:.3g} s for {row['epochs']}"
-        for name, row in result["recipes"].items()
+        f"{name}{how}: {_told(row, recipe['epochs'])}"
+        for name, recipe in result["recipes"].items()
+        for how, row in (("", recipe), (", plainly", recipe["plain"]))
     )
+
+
+def _told(row: Document, epochs: int) -> str:
+    if row["an epoch"] is None:
+        return "not known, the machine was too busy; try again"
+    return f"{row['an epoch']['median']:.3g} s an epoch, {row['all epochs']:.3g} s for {epochs}"

@@ -1,0 +1,28 @@
+"""A recipe written plainly teaches what the fast way does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.plain_training import train_plainly
+from experiments.data import load_embedded
+from experiments.datasets.images import error
+from experiments.training.fast import train_recipe
+from experiments.training.recipes import RECIPES
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"optimiser": "adam", "lr": 0.003, "schedule": "exponential", "lr_end": 0.001}], ids=["sgd", "adam"]
+)
+def test_a_recipe_written_plainly_teaches_as_much(changes: dict[str, Any]) -> None:
+    recipe = replace(RECIPES["quick"], epochs=4, padding=2, **changes)
+    images = load_embedded(torch.device("cpu"), per_class=40).train
+    ways = (train_plainly, train_plainly, train_recipe)
+    once, again, fast = (error(train(recipe, images, 0), images) for train in ways)
+    assert once == again
+    assert once < 70
+    assert abs(once - fast) < 10
