@@ -104,6 +104,24 @@ def test_batches_of_varying_width_keep_their_order() -> None:
         assert gap(whole[own, own], slow) < 1e-12
 
 
+def test_rows_that_are_a_part_of_something_larger_do_not_keep_it() -> None:
+    class First(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(5, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(torch.tanh(x)[:, 0])
+            return out
+
+    net, x = First().double().eval(), torch.randn(6, 50, 5, dtype=torch.float64)
+    samples = Samples([(x, torch.zeros(6, dtype=torch.long))])
+    with at_rest(net), torch.no_grad():
+        met = met_once(net, {"head": [net.head]}, samples, torch.ones(6, 3).double(), 6)["head"]
+    assert met.rows.untyped_storage().nbytes() == met.rows.numel() * 8
+    assert gap(met.squares(), torch.tanh(x[:, 0]).square().sum(1) * net.head.weight.shape[0]) < 1e-12
+
+
 def test_nothing_is_left_behind() -> None:
     net, x, y = odd()
     with at_rest(net), torch.no_grad():

@@ -12,7 +12,9 @@ from torch import Tensor
 
 import unweave
 from unweave import prices as module
+from unweave.batches import Inputs
 from unweave.layers import find_layers
+from unweave.outer import met_once
 from unweave.prices import mean_squares, prices
 from unweave.rest import at_rest
 from unweave.samples import Samples
@@ -87,10 +89,13 @@ def test_what_has_no_price_of_its_own_gets_the_usual_one() -> None:
     assert [price.item() for price in unfelt.values()] == pytest.approx([a] * 4)
 
 
-@pytest.mark.parametrize(("measured", "max_bytes"), [(64, 1 << 30), (64, 1), (4, 1 << 30), (4, 1)])
+@pytest.mark.parametrize(
+    ("measured", "size", "max_bytes"), [(64, 99, 1 << 30), (64, 2, 1 << 30), (64, 99, 1), (4, 9, 1 << 30)]
+)
 @pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize("known", [False, True], ids=["all by gradients", "some known"])
 def test_mean_squares_are_those_of_single_samples(
-    measured: int, max_bytes: int, ragged: bool, monkeypatch: pytest.MonkeyPatch
+    measured: int, size: int, max_bytes: int, ragged: bool, known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MEASURED", measured)
     net, (x, y) = small_cnn().eval(), images(11)
@@ -103,6 +108,17 @@ def test_mean_squares_are_those_of_single_samples(
     samples = Samples([(x[:7], y[:7]), (x[7:], y[7:])])
     if ragged:
         samples._batches, samples._joined = [(x[:7], y[:7]), (x[7:], y[7:])], None
+    asked = list[tuple[set[str], int]]()
     with at_rest(net, gradients=True):
-        found = mean_squares(Singles(net, weights, samples, v), weights, samples, v, max_bytes)
-    assert gap(found, expected) < 1e-11
+        gradients = Singles(net, weights, samples, v)
+        once = met_once(net, gradients.users, samples, v, 3) if known else {}
+
+        def noted(wanted: Mapping[str, Tensor], inputs: Inputs, cotangents: Tensor) -> Mapping[str, Tensor]:
+            asked.append((set(wanted), len(cotangents)))
+            return gradients(wanted, inputs, cotangents)
+
+        found = mean_squares(noted, once, weights, samples, v, size, max_bytes)
+    assert len(once) == known
+    assert {name for wanted, _ in asked for name in wanted} == set(weights) - set(once)
+    assert max(count for _, count in asked) <= (1 if max_bytes == 1 else size)
+    assert gap(torch.tensor([found[name] for name in weights], dtype=expected.dtype), expected) < 1e-11

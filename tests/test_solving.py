@@ -20,7 +20,7 @@ from unweave.descent import Descent
 from unweave.errors import ConfigError
 from unweave.jacobian import Plan, cut
 from unweave.layers import find_layers
-from unweave.loop import STRAIGHT
+from unweave.loop import STRAIGHT, Request
 from unweave.outcomes import margin
 from unweave.prices import prices
 from unweave.rest import at_rest
@@ -28,6 +28,7 @@ from unweave.samples import Samples
 from unweave.singles import Singles
 from unweave.solving import Solving
 from unweave.space import CoreSpace
+from unweave.walk import Seen
 
 
 @pytest.fixture(scope="module")
@@ -234,13 +235,13 @@ def test_a_step_that_goes_too_far_is_halved(points: Problem, monkeypatch: pytest
 def _counting(monkeypatch: pytest.MonkeyPatch) -> list[Solving]:
     """Notes who takes K, as often as it is taken."""
     taken = list[Solving]()
-    made = Solving._made
+    made = Solving._linearised
 
-    def counted(self: Solving, v: Tensor) -> Tensor:
+    def counted(self: Solving, v: Tensor) -> Any:
         taken.append(self)
         return made(self, v)
 
-    monkeypatch.setattr(Solving, "_made", counted)
+    monkeypatch.setattr(Solving, "_linearised", counted)
     return taken
 
 
@@ -268,6 +269,34 @@ def test_what_has_grown_old_is_taken_anew_before_a_step_is_halved(
     assert result.ok
     assert [look.lr for look in result.history[1:]] == [1.0, 1.0]
     assert len(taken) == 2
+
+
+def test_a_nudge_goes_by_what_brought_the_margins_there(points: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is told to: a ruin by old J and K has them taken anew before it halves the step."""
+    old, matched = list[bool](), Request._matched
+
+    def noted(self: Request, now: Seen, best: Seen) -> Any:
+        assert self._solving is not None
+        old.append(self._solving.old)
+        return matched(self, now, best)
+
+    monkeypatch.setattr(Request, "_matched", noted)
+    assert points.run(way="solve").ok
+    assert old == [True]
+
+
+def test_no_more_samples_are_run_with_gradients_than_a_batch_has(pictures: Problem) -> None:
+    met = list[int]()
+
+    def note(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if torch.is_grad_enabled():
+            met.append(len(given[0]))
+
+    net = copy.deepcopy(pictures.model)
+    net.register_forward_pre_hook(note)
+    config = unweave.ForgetConfig(way="solve", batch_size=8)
+    assert unweave.forget(net, pictures.forgotten, pictures.grams, val=pictures.val, config=config).ok
+    assert max(met) == 8
 
 
 def test_where_no_direction_is_left_nothing_is_changed(points: Problem) -> None:

@@ -158,12 +158,13 @@ class Request(Walk):
             straight = after.look.distance <= STRAIGHT * now.look.distance
             now, self.size = after, min(1.0, 2 * self.size)
             best = self._better(best, now)
-            if now.look.distance < SETTLED * start.look.distance:
-                break
-            if straight:
+            arrived = now.look.distance < SETTLED * start.look.distance
+            if arrived or straight:  # a nudge goes by what is there
                 solving.keep()
             else:
                 solving.look_anew()
+            if arrived:
+                break
         return self._matched(now, best)
 
     def _matched(self, now: Seen, best: Seen) -> tuple[Ending, Seen]:

@@ -30,6 +30,10 @@ class Met:
     rows: Tensor
     slopes: Tensor
 
+    def squares(self) -> Tensor:
+        """‖g_i‖² = ‖b_i‖² ‖x_i‖², float64 [n]."""
+        return self.slopes.double().square().sum(1) * self.rows.double().square().sum(1)
+
     def products(self, left: Tensor) -> Tensor:
         """⟨g_i P, g_j P⟩, float64 [n, n], for what is left of the rows, P x [n, d]."""
         left, slopes = left.double(), self.slopes.double()
@@ -61,8 +65,8 @@ def met_once(net: nn.Module, users: Users, samples: Samples, v: Tensor, size: in
         edges = [call.edge for call in own.values() if call.edge is not None]
         slopes = torch.autograd.grad(pulled, edges, allow_unused=True) if edges else ()
         for (name, call), b in zip(own.items(), slopes, strict=True):
-            x = call.input.detach()
-            parts[name].append((x, x.new_zeros(len(x), layers[name].out_features) if b is None else b))
+            x = _alone(call.input.detach())
+            parts[name].append((x, x.new_zeros(len(x), layers[name].out_features) if b is None else _alone(b)))
     return {name: _in_order(own, torch.cat(order)) for name, own in parts.items()}
 
 
@@ -71,6 +75,11 @@ def _once(calls: Sequence[Call], samples: int) -> Call | None:
     if len(calls) != 1 or calls[0].edge is None or not calls[0].still():
         return None
     return calls[0] if calls[0].input.dim() == 2 and len(calls[0].input) == samples else None
+
+
+def _alone(rows: Tensor) -> Tensor:
+    """These rows without what they are a part of, such as the whole of a map that is kept by any view of it."""
+    return rows.clone() if rows.untyped_storage().nbytes() > rows.numel() * rows.element_size() else rows
 
 
 def _in_order(parts: list[tuple[Tensor, Tensor]], positions: Tensor) -> Met:

@@ -11,7 +11,7 @@ A model must treat the samples of a batch independently, as every model in eval 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -55,11 +55,7 @@ def sample_gradients(
 
     fixed = {name: value.detach() for name, value in weights.items()}
     if not batched:
-        singles = [
-            grad(pulled)(fixed, map_tensors(inputs, lambda t, i=i: t[i]), v)  # type: ignore[misc]
-            for i, v in enumerate(cotangents)
-        ]
-        return {name: torch.stack([single[name] for single in singles]) for name in fixed}
+        return _one_at_a_time(pulled, fixed, inputs, cotangents)
     try:
         # The fused kernels of attention have no rule for vmap, the plain one has.
         with sdpa_kernel(SDPBackend.MATH), _fit_for_vmap(net, cotangents.device):
@@ -72,6 +68,24 @@ def sample_gradients(
             f"({str(error)[:150]} …). Set batched=False in the settings: one sample at a time, slower."
         ) from error
     return rows
+
+
+def _one_at_a_time(
+    pulled: Callable[[dict[str, Tensor], Inputs, Tensor], Tensor],
+    fixed: Mapping[str, Tensor],
+    inputs: Inputs,
+    cotangents: Tensor,
+) -> dict[str, Tensor]:
+    """By autograd as it is: ``torch.func`` does not take every function that somebody may have written."""
+    rows: dict[str, list[Tensor]] = {name: [] for name in fixed}
+    for i, v in enumerate(cotangents):
+        own = {name: value.clone().requires_grad_() for name, value in fixed.items()}
+        with torch.enable_grad():
+            value = pulled(own, map_tensors(inputs, lambda t, i=i: t[i]), v)  # type: ignore[misc]
+        found = torch.autograd.grad(value, list(own.values()), allow_unused=True) if value.requires_grad else ()
+        for name, part in zip(own, found or [None] * len(own), strict=True):
+            rows[name].append(torch.zeros_like(fixed[name]) if part is None else part)
+    return {name: torch.stack(own) for name, own in rows.items()}
 
 
 def _fit_for_vmap(net: nn.Module, device: torch.device) -> AbstractContextManager[None]:

@@ -23,8 +23,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from unweave.batches import map_tensors
 from unweave.jacobian import Gradients
+from unweave.outer import Met
 from unweave.per_sample import at_most
 from unweave.samples import Samples
 from unweave.space import CoreSpace, LayerSpace
@@ -70,24 +70,38 @@ def _mu(layer: LayerSpace) -> Tensor:
 
 
 def mean_squares(
-    gradients: Gradients, weights: Mapping[str, Tensor], samples: Samples, v: Tensor, max_bytes: int
-) -> Tensor:
-    """E‖g‖² for each weight, float64 [weights], over at most :data:`MEASURED` samples, as far apart as can be.
+    gradients: Gradients,
+    once: Mapping[str, Met],
+    weights: Mapping[str, Tensor],
+    samples: Samples,
+    v: Tensor,
+    size: int,
+    max_bytes: int,
+) -> dict[str, float]:
+    """E‖g‖² for each weight, over at most :data:`MEASURED` samples, as far apart as can be.
 
     Args:
         gradients: of single samples.
-        weights: by name.
+        once: what is known already of weights that meet each sample once.
+        weights: all of them, by name.
         samples: n of them.
         v: cotangents [n, C].
+        size: samples that may be run together.
         max_bytes: for gradients that are held at once; one sample's are in any case.
     """
-    apart = -(-len(samples) // MEASURED)
-    size = max(1, min(MEASURED, max_bytes // (8 * sum(weight.numel() for weight in weights.values()))))
-    total, count = torch.zeros(len(weights), dtype=torch.float64, device=v.device), 0
-    for inputs, _, positions in at_most(samples, size * apart):
-        chosen = (positions % apart == 0).nonzero().squeeze(1)
-        if len(chosen):
-            found = gradients(weights, map_tensors(inputs, lambda t, chosen=chosen: t[chosen]), v[positions[chosen]])  # type: ignore[misc]
-            total += torch.stack([found[name].double().square().sum() for name in weights])
-            count += len(chosen)
-    return total / count
+    chosen, where = samples.apart(MEASURED)
+    others = {name: weight for name, weight in weights.items() if name not in once}
+    total = torch.zeros(len(others), dtype=torch.float64, device=v.device)
+    if others:
+        size = max(1, min(size, max_bytes // (8 * sum(weight.numel() for weight in others.values()))))
+        for inputs, _, positions in at_most(chosen, size):
+            found = gradients(others, inputs, v[where[positions]])
+            total += torch.stack([_squares(found[name]).sum() for name in others])
+    known = {name: float(met.squares()[where].mean()) for name, met in once.items()}
+    return known | dict(zip(others, (total / len(chosen)).tolist(), strict=True))
+
+
+def _squares(gradients: Tensor) -> Tensor:
+    """‖g_i‖² of gradients [n, …], float64 [n]."""
+    lengths: Tensor = torch.linalg.vector_norm(gradients.flatten(1), dim=1, dtype=torch.float64)
+    return lengths.square()

@@ -77,6 +77,17 @@ class Samples:
         """Yield (inputs, labels) in order: a loader of this set."""
         return ((inputs, labels) for inputs, labels, _ in self.batches(size))
 
+    def apart(self, count: int) -> tuple[Samples, Tensor]:
+        """At most so many of them, as far from each other as can be, and their positions."""
+        positions = torch.arange(0, len(self), -(-len(self) // count), device=self.labels.device)
+        parts, start = list[tuple[Inputs, Tensor]](), 0
+        for inputs, labels in self._batches:
+            own = positions[(positions >= start) & (positions < start + len(labels))] - start
+            if len(own):
+                parts.append((map_tensors(inputs, lambda t, own=own: t[own]), labels[own]))  # type: ignore[misc]
+            start += len(labels)
+        return Samples(parts), positions
+
     def digests(self, key: str) -> tuple[str, ...]:
         """A digest of each sample under a key: the same for the same inputs and label, wherever they stand."""
         found: list[str] = []

@@ -13,12 +13,8 @@ from unweave.meetings import gradients_from_meetings, told_apart
 from unweave.per_sample import sample_gradients
 from unweave.samples import Samples
 
-FEW = 4
-"""Samples that it is tried on which layers tell, at least …"""
-MANY = 32
-"""… and at most, …"""
-TRIED_ELEMENTS = 1 << 28
-"""… by how many elements their gradients have."""
+TRIED = 32
+"""Samples that it is tried on which layers tell, at most."""
 
 
 class Singles:
@@ -27,17 +23,19 @@ class Singles:
     Use it inside :func:`unweave.rest.at_rest`; see :data:`unweave.jacobian.Gradients`.
     """
 
-    def __init__(self, net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor) -> None:
+    def __init__(
+        self, net: nn.Module, weights: Mapping[str, nn.Parameter], samples: Samples, v: Tensor, size: int = TRIED
+    ) -> None:
         """
         Args:
             net: in eval mode.
             weights: by name.
             samples: n of them, to find out on which layers tell.
             v: cotangents [n, C].
+            size: of them so many may be run together; two are in any case, one alone cannot be taken for another.
         """
         self.net = net
-        each = sum(weight.numel() for weight in weights.values())
-        self.users = told_apart(net, weights, samples, v, min(max(TRIED_ELEMENTS // each, FEW), MANY))
+        self.users = told_apart(net, weights, samples, v, max(2, min(size, TRIED)))
         """Of the weights whose layers tell, the layers."""
         self._weights, self._batched = dict(weights), True
         paths = {id(weight): path for path, weight in net.named_parameters()}

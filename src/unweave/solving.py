@@ -19,7 +19,7 @@ anything moves is not to have its way at any price, and equal samples have equal
 is left of the way is gone in the same manner from where that led: with J and K taken there, or, where the step before
 went nearly straight, with those that it had.
 
-A step with new J and K costs about as much as two or three epochs of a walk, and for K n² multiply-adds a weight; one
+A step with new J and K costs about as much as one to four epochs of a walk, and for K n² multiply-adds a weight; one
 that keeps them costs an epoch.
 """
 
@@ -39,7 +39,7 @@ from unweave.errors import ConfigError
 from unweave.jacobian import Pulled, jacobian_gram, least_bytes, pulled, solve
 from unweave.losses import match_loss
 from unweave.outcomes import margin
-from unweave.outer import met_once
+from unweave.outer import Met, met_once
 from unweave.prices import mean_squares, prices
 from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
@@ -106,9 +106,10 @@ class Solving:
         return EpochReport(float(match_loss(logits.double(), labels, targets)), share)
 
     def _linearised(self, v: Tensor) -> _Linearised:
+        once = self._met_once(v)
         if not self._s:
-            self._s = self._scales(v)
-        return _Linearised(self.descent.snapshot(), v, self._made(v))
+            self._s = self._scales(v, once)
+        return _Linearised(self.descent.snapshot(), v, self._made(v, once))
 
     def _pulled(self, near: _Linearised, weighed: Tensor) -> Pulled:
         """Jᵀ a, by the J of where margins were linearised."""
@@ -131,31 +132,38 @@ class Solving:
         logits = torch.cat(parts)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
-    def _scales(self, v: Tensor) -> dict[str, Tensor]:
-        """s, by rank 0 for all; 1 where nothing is priced."""
-        space, weights = self.descent.space, self.descent.weights
-        squares = torch.zeros(len(weights), dtype=torch.float64, device=v.device)
-        with together("what margins hang on"), torch.no_grad(), products_as_convolutions(v.device):
-            if rank() == 0 and not all(space.layers[name].hard for name in weights):
-                squares += mean_squares(self._gradients(v), weights, self.samples, v, _bytes_for(v.device))
-        found = prices(space, dict(zip(weights, broadcast(squares, 0).tolist(), strict=True)))
-        return {name: (1 / found[name]).to(weight.device) for name, weight in weights.items()}
+    def _met_once(self, v: Tensor) -> dict[str, Met]:
+        """By rank 0, which makes K."""
+        with together("what layers meet"), torch.no_grad(), products_as_convolutions(v.device):
+            if rank() > 0:
+                return {}
+            return met_once(self.descent.net, self._gradients(v).users, self.samples, v, self.batch_size)
 
-    def _made(self, v: Tensor) -> Tensor:
+    def _scales(self, v: Tensor, once: Mapping[str, Met]) -> dict[str, Tensor]:
+        """s, by rank 0 for all; 1 where nothing is priced."""
+        space, weights, device = self.descent.space, self.descent.weights, v.device
+        squares = torch.zeros(len(weights), dtype=torch.float64, device=device)
+        with together("what margins hang on"), torch.no_grad(), products_as_convolutions(device):
+            if rank() == 0 and not all(space.layers[name].hard for name in weights):
+                most, size = _bytes_for(device), self.batch_size
+                found = mean_squares(self._gradients(v), once, weights, self.samples, v, size, most)
+                squares += torch.tensor([found[name] for name in weights], dtype=squares.dtype, device=device)
+        priced = prices(space, dict(zip(weights, broadcast(squares, 0).tolist(), strict=True)))
+        return {name: (1 / priced[name]).to(weight.device) for name, weight in weights.items()}
+
+    def _made(self, v: Tensor, once: Mapping[str, Met]) -> Tensor:
         """K at the present weights, by rank 0 for all."""
         with together("how margins hang together"), torch.no_grad(), products_as_convolutions(v.device):
-            kernel = self._of_layers(v) if rank() == 0 else self._nothing(v.device)
+            kernel = self._of_layers(v, once) if rank() == 0 else self._nothing(v.device)
         return broadcast(kernel, 0)
 
     def _nothing(self, device: torch.device) -> Tensor:
         return torch.zeros(len(self.samples), len(self.samples), dtype=torch.float64, device=device)
 
-    def _of_layers(self, v: Tensor) -> Tensor:
+    def _of_layers(self, v: Tensor, once: Mapping[str, Met]) -> Tensor:
         """K as a sum over weights: those that meet a sample once, and those that need gradients of single samples."""
         net, space, samples, weights = self.descent.net, self.descent.space, self.samples, self.descent.weights
-        gradients = self._gradients(v)
-        once = met_once(net, gradients.users, samples, v, self.batch_size)
-        kernel = self._nothing(v.device)
+        gradients, kernel = self._gradients(v), self._nothing(v.device)
         for name, met in once.items():
             rows = met.rows.to(torch.promote_types(met.rows.dtype, torch.float32))
             kernel += self._s[name] * met.products(space.left_of(name, rows[None])[0])
@@ -172,7 +180,8 @@ class Solving:
     def _gradients(self, v: Tensor) -> Singles:
         """Of single samples; how they are had is found out once: weights move, the network's shape does not."""
         if self._singles is None:
-            self._singles = Singles(self.descent.net, self.descent.weights, self.samples, v)
+            descent = self.descent
+            self._singles = Singles(descent.net, descent.weights, self.samples, v, self.batch_size)
         return self._singles
 
     def _left_of(self, name: str, gradients: Tensor) -> Tensor:
