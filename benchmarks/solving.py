@@ -34,7 +34,7 @@ IMAGE_SEEDS = 3
 RETRAINED = 3
 """Networks to compare with, for each seed."""
 WAYS = {
-    "walk, hard": unweave.ForgetConfig(),
+    "walk, hard": unweave.ForgetConfig(protect="hard"),
     "walk, soft": unweave.ForgetConfig(protect="soft"),
     "solve, hard": unweave.ForgetConfig(way="solve", protect="hard"),
     "solve": unweave.ForgetConfig(way="solve"),

@@ -54,7 +54,7 @@ class Way:
 
 
 WAYS = {
-    "walk, hard": Way(unweave.ForgetConfig()),
+    "walk, hard": Way(unweave.ForgetConfig(protect="hard")),
     "walk, soft": Way(unweave.ForgetConfig(protect="soft")),
     "solve, hard": Way(unweave.ForgetConfig(way="solve", protect="hard")),
     "solve, priced by rows": Way(unweave.ForgetConfig(way="solve"), by_rows=True),

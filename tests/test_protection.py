@@ -8,11 +8,13 @@ import torch
 from helpers import grams_from
 from problems import Problem
 from torch import Tensor
+from torch.nn import functional as F
 
 import unweave
 from unweave.descent import Descent
 from unweave.errors import ConfigError
-from unweave.protection import hard, soft
+from unweave.protection import MUCH, PROTECTIONS, free_share, hard, soft
+from unweave.samples import Samples
 
 GAMMAS = [0.05, 0.5, 0.9, 0.99, 0.999999]
 
@@ -80,6 +82,48 @@ def test_gamma_one_and_groups_of_one_direction_are_hard() -> None:
     np.testing.assert_array_equal(soft(sigma, 1.0, 1, torch.tensor([7])), hard(torch.tensor([7]), 10))
     ids = torch.tensor([[2.0], [0.0]]).double()
     np.testing.assert_array_equal(soft(ids, 0.5, 1, torch.tensor([1, 0])), [[0.0], [1.0]])
+
+
+# --------------------------------------------------------------------------------------------------------------- auto
+
+
+def space_of(grams: dict[str, Tensor], protect: str) -> unweave.CoreSpace:
+    return unweave.CoreSpace.from_grams(grams_from(grams), 0.9, protect=protect)
+
+
+def test_what_is_free_is_the_retained_rows_share_outside_the_core() -> None:
+    gram, _ = gram_and_gradient()
+    layer = space_of({"layer": gram}, "hard").layers["layer"]
+    outside = layer.rest[0]
+    share = torch.trace(outside.mT @ gram @ outside) / torch.trace(gram)
+    assert free_share(layer.sigma, layer.left) == pytest.approx(float(share), rel=1e-9)
+    assert free_share(torch.zeros(1, 3), torch.ones(1, 3)) == 0.0
+
+
+def test_auto_is_hard_where_little_is_free_and_soft_where_much_is() -> None:
+    steep, flat = torch.diag(torch.arange(1, 31.0) ** -3).double(), torch.eye(20).double()
+    of = {name: space_of({"steep": steep, "flat": flat}, name).layers for name in PROTECTIONS}
+    assert free_share(of["hard"]["steep"].sigma, of["hard"]["steep"].left) < MUCH
+    assert free_share(of["hard"]["flat"].sigma, of["hard"]["flat"].left) == pytest.approx(0.1)
+    for name, like in (("steep", "hard"), ("flat", "soft")):
+        assert torch.equal(of["auto"][name].left, of[like][name].left)
+        assert torch.equal(of["auto"][name].rank, of[like][name].rank)
+    assert not torch.equal(of["auto"]["flat"].left, of["hard"]["flat"].left)
+    assert not torch.equal(of["auto"]["steep"].left, of["soft"]["steep"].left)
+
+
+def test_auto_is_the_default_where_samples_or_classes_are_matched() -> None:
+    for settings, protect in (
+        ({}, "auto"),
+        ({"task": "classes"}, "auto"),
+        ({"task": "poison"}, "hard"),
+        ({"objective": "paper"}, "hard"),
+        ({"rank_rule": "le"}, "hard"),
+        ({"way": "solve"}, "soft"),
+        ({"way": "solve", "protect": "auto"}, "auto"),
+        ({"task": "poison", "protect": "auto"}, "auto"),
+    ):
+        assert unweave.ForgetConfig(**settings).resolved().protect == protect
 
 
 # ---------------------------------------------------------------------------------------------------- as a projection
@@ -160,6 +204,58 @@ def test_a_step_of_sgd_is_weighed_twice_whoever_chose_its_length(protect: str, r
     np.testing.assert_allclose(way, 0.1 * expected / (expected.norm() if relative else 1.0), atol=1e-12)
 
 
+class Two(torch.nn.Module):
+    """Layers of which auto protects one hard and the other softly."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steep, self.flat = torch.nn.Linear(30, 2).double(), torch.nn.Linear(20, 2).double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        steep: Tensor = self.steep(x[:, :30])
+        return steep + self.flat(x[:, 30:])
+
+
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_each_layer_is_stepped_by_its_own_protection(rule: str) -> None:
+    """Of two layers each moves as it would beside one that is protected like itself."""
+    torch.manual_seed(0)
+    net = Two()
+    grams = {"steep": torch.diag(torch.arange(1, 31.0) ** -3).double(), "flat": torch.eye(20).double()}
+    grads = {name: torch.randn_like(getattr(net, name).weight) for name in grams}
+    ways = {}
+    for protect in PROTECTIONS:
+        space = space_of(grams, protect)
+        weights = {name: getattr(net, name).weight for name in grams}
+        before = {name: weight.detach().clone() for name, weight in weights.items()}
+        descent = Descent(net, weights, space, rule)
+        descent._size.fill_(0.1)
+        descent._step(dict(grads), relative=False)
+        ways[protect] = {name: weight.detach() - before[name] for name, weight in weights.items()}
+        descent.restore(before)
+    np.testing.assert_allclose(ways["auto"]["steep"], ways["hard"]["steep"], atol=1e-14)
+    np.testing.assert_allclose(ways["auto"]["flat"], ways["soft"]["flat"], atol=1e-14)
+    assert float((ways["auto"]["flat"] - ways["hard"]["flat"]).norm()) > 1e-3
+
+
+def test_only_hard_layers_are_cleared_of_what_lies_in_the_core() -> None:
+    """A soft layer's way lies in the core too, and to project it once more would take of it what it was given."""
+    torch.manual_seed(0)
+    net = Two()
+    grams = {"steep": torch.diag(torch.arange(1, 31.0) ** -3).double(), "flat": torch.eye(20).double()}
+    weights = {name: getattr(net, name).weight for name in grams}
+    space = space_of(grams, "auto")
+    descent, before = Descent(net, weights, space, "sgd"), {n: w.detach().clone() for n, w in weights.items()}
+    samples = Samples([(torch.randn(64, 50).double(), torch.randint(2, (64,)))])
+    descent.epoch(samples, lambda logits, labels, _: F.cross_entropy(logits, labels), 0.1, 64, None, relative=True)
+    way = {name: weight.detach() - before[name] for name, weight in weights.items()}
+    core = space.layers["steep"].core[0]
+    assert float((way["steep"] @ core).norm()) < 1e-15
+    # one step: P P g, so what w has left of it once more is what it is, divided by w's only value
+    np.testing.assert_allclose(space.project("flat", way["flat"]), 0.1 * way["flat"], atol=1e-14)
+    assert float(torch.stack([part.norm() for part in way.values()]).norm()) == pytest.approx(0.1)
+
+
 # -------------------------------------------------------------------------------------------------------- as a request
 
 
@@ -174,8 +270,18 @@ def test_retained_samples_feel_less_of_a_soft_request(problem: str, request: pyt
     assert felt["soft"] < felt["hard"]
 
 
-def test_counting_directions_is_for_hard() -> None:
-    with pytest.raises(ConfigError, match="protect='hard'"):
-        unweave.ForgetConfig(protect="soft", rank_rule="le")
+def test_a_first_layer_of_flat_rows_is_felt_less_by_default(points: Problem) -> None:
+    """Columns of a table without any structure: what hard leaves free is used like the rest."""
+    result, hardly = points.run(), points.run(protect="hard")
+    assert result.config.protect == "auto"
+    assert result.ok
+    assert hardly.ok
+    assert max(result.shift.values()) < 0.8 * max(hardly.shift.values())
+
+
+@pytest.mark.parametrize("protect", ["soft", "auto"])
+def test_counting_directions_is_for_hard(protect: str) -> None:
+    with pytest.raises(ConfigError, match=f"protect='{protect}' does not .*protect='hard'"):
+        unweave.ForgetConfig(protect=protect, rank_rule="le")
     with pytest.raises(ConfigError, match="Invalid protect"):
         unweave.ForgetConfig(protect="firm")

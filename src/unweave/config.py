@@ -35,7 +35,8 @@ class ForgetConfig:
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
     protect: str | None = None
     """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
-    uses it. By default hard, and soft with ``way="solve"``. See :mod:`unweave.protection`."""
+    uses it; "auto": hard, and soft in layers where hard would leave much of the retained data free. By default auto
+    where samples or classes are matched, soft with ``way="solve"``, else hard. See :mod:`unweave.protection`."""
     way: str = "walk"
     """Samples that are matched: "walk", in many small steps, or "solve": in one or a few large ones, each the least
     change that brings all margins to their targets, as far as they are linear in the weights. See
@@ -91,10 +92,10 @@ class ForgetConfig:
         self._check_gamma()
         if self.lr is None and self.lr_end is not None:
             raise ConfigError("lr_end without lr: give both, or neither to let the step choose itself.")
-        if self._protection() == "soft" and self.rank_rule != "paper":
+        if self._protection() != "hard" and self.rank_rule != "paper":
             raise ConfigError(
-                f"rank_rule={self.rank_rule!r} counts protected directions, and protect='soft' counts none. Use "
-                "protect='hard', or leave rank_rule out."
+                f"rank_rule={self.rank_rule!r} counts protected directions, and protect={self._protection()!r} does "
+                "not go by their number. Use protect='hard', or leave rank_rule out."
             )
         if self.objective == "match" and (self.lam is not None or self.eps is not None):
             raise ConfigError("lam and eps belong to the paper's loss. Use objective='paper', or leave them out.")
@@ -161,8 +162,11 @@ class ForgetConfig:
         return self.objective or ("match" if stops and self.lam is None and self.eps is None else "paper")
 
     def _protection(self) -> str:
-        """The one given, or else the one for the way."""
-        return self.protect or ("soft" if self.way == "solve" else "hard")
+        """The one given, or else the one for the way and the task."""
+        if self.protect is not None or self.way == "solve":
+            return self.protect or "soft"
+        as_in_the_paper = self._objective() == "paper" or self.rank_rule != "paper"
+        return "hard" if as_in_the_paper or self.task == "poison" else "auto"
 
     def resolved(self) -> ForgetConfig:
         """The same settings with every "chosen for the task" filled in (but lr, which the step finds)."""

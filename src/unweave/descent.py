@@ -10,7 +10,7 @@ Two rules turn a gradient g into a step. P is the projection; P P = P where it i
     adam   −lr · P (m̂ / (√v̂ + 1e-8))        moments of P g; projected again, for preconditioning leaves the complement
 
 Where a step has a length of its own, what rounding leaves of the core part is stretched with the rest: small beside the
-gradient, it may not be so beside P g, should nearly all of g lie in the core. So where the protection is hard, the
+gradient, it may not be so beside P g, should nearly all of g lie in the core. So where a layer is protected hard, its
 whole way from the start is projected once more after every epoch. Its steps may then be projected in fewer digits: on a
 GPU, unless nearly all of the first gradient lies in the core, in TF32 if that is what convolutions are done in.
 """
@@ -74,7 +74,7 @@ class Descent:
         device = next((w.device for w in weights.values()), None)
         self._first: State = {}
         self._second: State = {}
-        self._hard = all(space.layers[name].hard for name in weights)
+        self._hard = frozenset(name for name in weights if space.layers[name].hard)
         self._few_digits: bool | None = None
         self._start: State = {}
         self._steps = torch.zeros((), dtype=torch.float64, device=device)
@@ -120,7 +120,7 @@ class Descent:
         self._size.fill_(size)
         stretched = self._is_stretched(relative)
         if stretched and not self._start:
-            self._start = {name: value for name, value in self.snapshot().items() if name in self.weights}
+            self._start = {name: value for name, value in self.snapshot().items() if name in self._hard}
 
         def step(inputs: Inputs, labels: Tensor, positions: Tensor) -> Tensor:
             value, grads = self._gradient(loss, inputs, labels, positions)
@@ -134,8 +134,8 @@ class Descent:
         return EpochReport(mean_loss, mean_factor if relative and self.rule == "sgd" else size)
 
     def _is_stretched(self, relative: bool) -> bool:
-        """Whether steps have a length of their own, and the way is cleared of what rounding leaves."""
-        return relative and self.rule == "sgd" and self._hard
+        """Whether steps have a length of their own, and some layers' way is cleared of what rounding leaves."""
+        return relative and self.rule == "sgd" and bool(self._hard)
 
     def _can_be_replayed(self) -> bool:
         """Not where dropout draws anew or where ranks talk in every step."""
@@ -166,8 +166,8 @@ class Descent:
         factor = self._size
         if self.rule == "adam":
             steps = self._precondition(steps)
-        elif not self._hard:
-            steps = {name: self._project(name, step) for name, step in steps.items()}
+        else:
+            steps = {name: self._left_of_soft(name, step) for name, step in steps.items()}
         if self.rule == "sgd" and relative:
             length = torch.stack([steps[name].double().norm() for name in self.weights]).norm()
             factor = torch.where(length > 0, self._size / length, 0.0)
@@ -180,9 +180,10 @@ class Descent:
         """What is left of gradients; of the first ones it is seen how much, before any step is recorded."""
         few = stretched and self._few_digits
         with products_as_convolutions(self._size.device) if few else nullcontext():
-            steps = {name: self._project(name, grad) for name, grad in grads.items()}
+            steps = {name: self._project(name, grad) for name, grad in grads.items() if name in self._hard}
+        steps = {name: steps[name] if name in steps else self._project(name, grad) for name, grad in grads.items()}
         if stretched and self._few_digits is None:
-            left, whole = (torch.stack([of[n].norm() for n in self.weights]).norm() for of in (steps, grads))
+            left, whole = (torch.stack([of[n].norm() for n in self._hard]).norm() for of in (steps, grads))
             self._few_digits = bool(left > FEW_DIGITS * whole)
         return steps
 
@@ -192,19 +193,24 @@ class Descent:
         moving = self.moving()
         for name, part in change.items():
             left = self._project(name, part.to(self._masters.get(name, moving[name]).dtype))
-            self._move(name, moving[name], left if self._hard else self._project(name, left))
+            self._move(name, moving[name], self._left_of_soft(name, left))
 
     def _keep_clear_of_the_core(self) -> None:
         """Project the way gone so far: of what rounding has left in the core space, nothing stays."""
-        for name, weight in self.weights.items():
+        for name, start in self._start.items():
+            weight = self.weights[name]
             here = self._masters.get(name, weight.detach())
-            here.copy_(self._start[name] + self._project(name, here - self._start[name]))
+            here.copy_(start + self._project(name, here - start))
             weight.detach().copy_(here)
 
     def _project(self, name: str, grad: Tensor) -> Tensor:
         if name not in self.weights:
             return grad
         return self.space.project(name, grad)
+
+    def _left_of_soft(self, name: str, step: Tensor) -> Tensor:
+        """A step once projected, projected once more where that makes a difference."""
+        return step if name in self._hard else self._project(name, step)
 
     def _exact(self, name: str, grad: Tensor) -> Tensor:
         """A gradient in the precision the walk is in."""

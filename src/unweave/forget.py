@@ -203,7 +203,7 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     return CoreSpace.from_grams(
         retained,
         _gamma_for(config, all_names, retained.names),
-        protect=config.protect or "hard",  # it is there: the settings are resolved
+        protect=config.protect or "auto",  # it is there: the settings are resolved
         energy=config.energy,
         rank_rule=config.rank_rule,
         negative=config.negative,

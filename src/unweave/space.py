@@ -10,7 +10,7 @@ Both forms are the same; the one with fewer columns does the work. That is the p
 
     project(g) = g U diag(w) Uᵀ                 w between 0 and 1, see :mod:`unweave.protection`
 
-There the core space is what loses more than half.
+There the core space is what loses more than half. With ``protect="auto"`` some layers may be soft and others hard.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 from unweave.distributed import broadcast, divided, rank, ranks, together
 from unweave.errors import ConfigError, LayerChoiceError, LayerError
 from unweave.grams import LayerGrams, LayerInfo
-from unweave.protection import PROTECTIONS, hard, soft
+from unweave.protection import MUCH, PROTECTIONS, free_share, hard, soft
 
 ENERGIES = {"sigma": 1, "sigma2": 2}
 RANK_RULES = ("paper", "le", "lt")
@@ -115,7 +115,8 @@ class CoreSpace:
             grams: what the retained data has left of the sums.
             gamma: the share of energy to keep, in (0, 1]: one number, or one per layer name with ``"default"`` for the
                 rest. 1 keeps every direction the data has, so that only the exact null space is left to move in.
-            protect: "hard" (the paper) or "soft", see :mod:`unweave.protection`.
+            protect: "hard" (the paper), "soft", or "auto", each layer by what hard leaves free of its rows; see
+                :mod:`unweave.protection`.
             energy: what is shared out: "sigma" (the paper) or "sigma2" (the explained variance of GPM).
             rank_rule: "paper" (smallest k that reaches γ), or what the authors' scripts count: "le", "lt"; for "hard".
             negative: what becomes of negative eigenvalues: "clip" to zero, or "abs" as an SVD has it.
@@ -226,12 +227,11 @@ def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> Laye
     sigma = kept.sqrt()
     # Stored in few digits, a Gram has more doubtful directions: none of them is free but for γ = 1, which asks.
     present = _present(sigma, rule.noise if gamma == 1 else torch.finfo(torch.float64).eps)
-    if rule.protect == "soft":
+    rank = _rank(sigma, gamma, rule, present).cpu()
+    left = hard(rank, info.d)
+    if rule.protect == "soft" or (rule.protect == "auto" and free_share(sigma, left) > MUCH):
         left = soft(sigma, gamma, rule.power, present)
         rank = (left < 0.5).sum(1)
-    else:
-        rank = _rank(sigma, gamma, rule, present).cpu()
-        left = hard(rank, info.d)
     return LayerSpace(info, vectors, sigma, rank, left, float(below))
 
 
