@@ -117,6 +117,12 @@ def poisoned() -> tuple[Problem, Tensor]:
     return Problem(net, x, wrong, val, grams, torch.arange(40)), y
 
 
+def without_counts(grams: unweave.LayerGrams) -> unweave.LayerGrams:
+    """Grams that do not say how the margins of the training samples are spread, as a file of an earlier release."""
+    sums = {name: grams.grouped(name) for name in grams}
+    return unweave.LayerGrams(sums, grams.layers, grams.origin, grams.held_out)
+
+
 def without_profile(problem: Problem) -> Problem:
     """The same problem with Grams that were fitted without ``val=``."""
     return replace(problem, grams=problem.fitted())

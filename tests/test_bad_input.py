@@ -202,7 +202,7 @@ BAD: dict[str, tuple[Callable[[Desk], Any], type[UnweaveError], str]] = {
     "samples that were never fitted": (
         lambda d: d.forget([(1e3 * torch.ones(2, 20), torch.tensor([0, 1]))]),
         MismatchError,
-        "not part of what was fitted.*pass the same inputs",
+        "At least 2 of these 2 samples were not fitted.*Pass samples of the training set",
     ),
     "a config that is none": (
         lambda d: unweave.forget(d.problem.model, d.problem.forgotten, d.problem.grams, config={"task": "classes"}),

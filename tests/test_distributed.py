@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,22 @@ def batches_of(kind: str) -> tuple[nn.Module, Batches, Batches]:
     if kind == "cnn":
         return small_cnn(), in_batches(*images(29), 3), in_batches(*images(13, seed=5), 2)
     return token_classifier(), in_batches(*sentences(29), 3), in_batches(*sentences(13, seed=5), 2)
+
+
+def told_of_val(extra: int) -> list[str]:
+    """What fit says where the first samples to be trained on are among the validation samples."""
+    net, train, val = batches_of("cnn")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        unweave.fit(net, unweave.shard(train), val=unweave.shard([*val, *train[:extra]]))
+    return [str(warning.message) for warning in said]
+
+
+def test_validation_samples_that_any_rank_trains_on_are_told_of_once(job: Job) -> None:
+    (said,), *others = job.run(told_of_val, 3)
+    assert said.startswith("9 of the 22 validation samples are among the training samples")
+    assert others == [[]] * len(others)
+    assert job.run(told_of_val, 0) == [[]] * (1 + len(others))
 
 
 def fit_share(kind: str, count: int | None = None) -> unweave.LayerGrams:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import numpy
+import problems
 import pytest
 import torch
 from helpers import (
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import unweave
+from unweave import twins
 from unweave.batches import Doubts
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError
 from unweave.outcomes import LEVELS
@@ -485,3 +488,33 @@ def test_grams_of_tf32_and_float32_do_not_mix() -> None:
     )
     with pytest.raises(MismatchError, match="convolutions 'float32' against 'tf32'"):
         grams - other
+
+
+# -------------------------------------------------------------------------------------------- validation samples
+
+
+def test_validation_samples_that_were_trained_on_are_told_of_at_fit() -> None:
+    problem = problems.points()
+    held_x, held_y = (torch.cat(part) for part in zip(*problem.val, strict=True))
+    for count, told in ((200, True), (30, True), (20, False)):
+        val = [(torch.cat([held_x, problem.x[:count]]), torch.cat([held_y, problem.y[:count]]))]
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            problem.fitted(val=val)
+        words = [str(warning.message) for warning in said if "among the training samples" in str(warning.message)]
+        assert bool(words) == told
+        assert all(text.startswith(f"{count} of the {500 + count} validation samples") for text in words)
+        assert [warning.filename for warning in said if told] == [problems.__file__] * told
+
+
+def test_the_first_of_very_many_training_samples_are_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twins, "MOST_MARKED", 100)
+    marked = twins.Marked()
+    parts = torch.randn(300, 4).split(64)
+    for part in parts:
+        marked.show(part)
+    assert torch.equal(marked.marks(), twins.marks(torch.cat(parts[:2])))
+    assert len(twins.Marked().marks()) == 0
+    none = twins.Twins(twins.Marked().marks())
+    none.show(parts[0])
+    assert none.met() == []

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 import unweave
 from unweave import ForgetConfig, ForgetResult, LayerGrams, remarks
 from unweave.descent import Descent
-from unweave.errors import ConfigError, DataError, LayerError, MismatchError
+from unweave.errors import ConfigError, DataError, LayerError, MismatchError, UnweaveWarning
 from unweave.loop import Request
 from unweave.losses import poison_loss, second_choice
 from unweave.outcomes import margin
@@ -544,16 +544,11 @@ def test_the_target_is_that_of_the_original_model_in_later_requests_too(points: 
 def test_samples_that_look_like_unseen_ones_are_left_alone(points: Problem) -> None:
     """Held-out samples that only went through fit(): the model never held on to them."""
     x, y = torch.cat([b[0] for b in points.val]), torch.cat([b[1] for b in points.val])
-    everything = Problem(
-        points.model,
-        torch.cat([x, points.x]),
-        torch.cat([y, points.y]),
-        points.val,
-        unweave.fit(
-            points.model, [*points.val, *in_batches(points.x, points.y, 128)], val=points.val
-        ),
-        torch.arange(500),
-    )  # fmt: skip
+    batches = [*points.val, *in_batches(points.x, points.y, 128)]
+    with pytest.warns(UnweaveWarning, match="500 of the 500 validation samples are among the training samples"):
+        grams = unweave.fit(points.model, batches, val=points.val)
+    both = torch.cat([x, points.x]), torch.cat([y, points.y])
+    everything = Problem(points.model, *both, points.val, grams, torch.arange(500))
     for objective in OBJECTIVES:
         result = everything.run(objective=objective)
         assert result.ok
@@ -965,6 +960,7 @@ def test_with_the_first_model_every_request_takes_out_what_was_added(
 
 def test_with_the_first_model_wrong_samples_are_refused_as_in_the_first_request(points: Problem) -> None:
     x, y = 1.6 * points.x[40:70], points.y[40:70]
+    points = replace(points, grams=problems.without_counts(points.grams))  # which would tell at once
     with pytest.raises(MismatchError, match="not under this transform"):
         unweave.forget(points.model, [(x, y)], points.grams, points.val)
     now = points.run()
@@ -1099,10 +1095,12 @@ def test_a_forget_set_as_large_as_the_training_set_is_refused(points: Problem, c
 
 
 def test_samples_that_were_never_fitted_are_refused(points: Problem) -> None:
-    few = replace(points, grams=unweave.fit(points.model, points.samples(torch.arange(12)), val=points.val))
+    grams = unweave.fit(points.model, points.samples(torch.arange(12)), val=points.val)
     x, y = problems.clusters(6, 5, 20, 1.7, seed=77)
+    with pytest.raises(MismatchError, match="not fitted as they are here"):
+        unweave.forget(points.model, [(x, y)], grams, points.val)
     with pytest.raises(MismatchError, match="not part of what was fitted"):
-        unweave.forget(few.model, [(x, y)], few.grams, few.val)
+        unweave.forget(points.model, [(x, y)], problems.without_counts(grams), points.val)
 
 
 # ------------------------------------------------------------------------------------------------------ kinds of models

@@ -12,7 +12,7 @@ import problems
 import pytest
 import torch
 from helpers import in_batches
-from problems import Problem
+from problems import Problem, without_counts
 from torch import Tensor, nn
 
 import unweave
@@ -22,7 +22,6 @@ from unweave.errors import LayerError, MismatchError
 from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.rest import fingerprint
-from unweave.samples import Samples
 from unweave.twins import Twins, marks
 
 
@@ -137,7 +136,8 @@ def test_labels_that_are_not_followed_are_not_the_wrong_ones(poisoned: tuple[Pro
     problem, truth = poisoned
     corrected = in_batches(problem.x[problem.forget], truth[problem.forget], 64)
     config = unweave.ForgetConfig(task="poison")
-    result = unweave.forget(problem.model, corrected, problem.grams, problem.val, config)
+    grams = without_counts(problem.grams)  # else they are refused
+    result = unweave.forget(problem.model, corrected, grams, problem.val, config)
     (said,) = [text for text in result.warnings if "taken for something else than the labels given" in text]
     assert said.endswith("from the model and Grams of before")
     assert not any("labels given" in text for text in problem.run(task="poison").warnings)
@@ -196,7 +196,7 @@ def test_what_any_rank_has_met_once_counts() -> None:
 
 def test_samples_that_are_in_a_set_twice_are_not_met() -> None:
     x = torch.arange(8.0).view(4, 2)
-    some = Twins(Samples([(torch.cat([x, x[:1]]), torch.zeros(5, dtype=torch.long))]))
+    some = Twins(marks(torch.cat([x, x[:1]])))
     some.show(x[1:3])
     some.show(x)
     assert sorted(some.met()) == [0, 0, 1, 2, 2]

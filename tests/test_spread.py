@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from problems import Problem
+from problems import Problem, without_counts
 from torch import Tensor
 
 import unweave
@@ -114,22 +114,17 @@ def test_grams_that_know_them_keep_them_through_everything_else(points: Problem,
     assert all(grams.margins == points.grams.margins for grams in kept)
 
 
-def without(grams: LayerGrams) -> LayerGrams:
-    """As a file of an earlier release has them."""
-    return LayerGrams({name: grams.grouped(name) for name in grams}, grams.layers, grams.origin, grams.held_out)
-
-
 def test_grams_that_do_not_know_them_stay_so(points: Problem, tmp_path: Path) -> None:
-    old = without(points.grams)
+    old = without_counts(points.grams)
     old.save(tmp_path / "grams.safetensors")
     assert LayerGrams.load(tmp_path / "grams.safetensors").margins is None
     part = unweave.fit(points.model, points.samples(torch.arange(10)))
     assert (old - part).margins is None
-    assert (points.grams - without(part)).margins is None
+    assert (points.grams - without_counts(part)).margins is None
 
 
 def test_counts_of_the_wrong_shape_in_a_file_are_refused(points: Problem, tmp_path: Path) -> None:
-    wrong = without(points.grams)
+    wrong = without_counts(points.grams)
     wrong.margins = MarginCounts(torch.zeros(5, BINS - 1).long())
     wrong.save(tmp_path / "grams.safetensors")
     with pytest.raises(StoreError, match=r"margins\.counts has the wrong shape or type\. Fit again"):
@@ -161,13 +156,13 @@ def test_few_samples_go_by_their_rank_among_the_training_samples_and_many_by_the
 def test_where_nobody_knows_how_hard_few_samples_were_it_is_said(points: Problem) -> None:
     few, many = torch.arange(5), torch.arange(5 * FEW)
     config = ForgetConfig(epochs=1)
-    told = unweave.forget(points.model, points.samples(few), without(points.grams), points.val, config).warnings
+    told = unweave.forget(points.model, points.samples(few), without_counts(points.grams), points.val, config).warnings
     assert any("middle of their class" in words and "fit again" in words for words in told)
-    for grams, chosen in ((points.grams, few), (without(points.grams), many)):
+    for grams, chosen in ((points.grams, few), (without_counts(points.grams), many)):
         result = unweave.forget(points.model, points.samples(chosen), grams, points.val, config)
         assert not any("middle of their class" in words for words in result.warnings)
     seen = outcomes(torch.tensor([0]), torch.tensor([1.0]))
-    assert remarks.ranked_by_chance(without(points.grams), seen, ForgetConfig(task="classes").resolved()) == []
+    assert remarks.ranked_by_chance(without_counts(points.grams), seen, ForgetConfig(task="classes").resolved()) == []
 
 
 def test_no_target_is_above_the_margin_and_what_is_wrong_already_stays_so(points: Problem) -> None:

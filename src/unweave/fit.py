@@ -18,7 +18,7 @@ from torch import nn
 
 from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
 from unweave.borrowed import owners_only
-from unweave.distributed import agree, rank, ranks, together
+from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError
 from unweave.fsdp import in_step, is_spread, reshard
 from unweave.grams import CONVOLUTIONS, LayerGrams, Manner, Origin
@@ -32,6 +32,7 @@ from unweave.spread import MarginCounts
 from unweave.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
+from unweave.twins import Marked, Twins, met_once, warn_of_trained_on
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
@@ -93,17 +94,22 @@ def fit(
     net = unwrap(model)
     manner = Manner(transform, stride, "tf32" if tf32 else "float32")
     share, kept = _begin(net, loader, layers, manner, resume, save_every)
+    marked = Marked()
     with apart(net, "the pass over the training data"):
         if rank() == 0:  # once, not once for every rank
             warn_of_augmentation(loader)
-        own, _ = stream(net, share, "training", layers, manner, progress, kept)
+        show = None if val is None else marked.show
+        own, _ = stream(net, share, "training", layers, manner, progress, kept, show=show)
     grams = pooled(own)
     if grams.samples < 2:
         held = "is empty" if grams.samples == 0 else "holds one sample"
         raise DataError(f"The training loader {held}. A training set has at least two samples.")
     held_out = None
     if val is not None:
-        held_out = ClassProfile.of(observe_val(net, val, tempered=True), grams.origin.labels)
+        seen, met = _held_out(net, val, marked)
+        if rank() == 0:
+            warn_of_trained_on(met, len(seen))
+        held_out = ClassProfile.of(seen, grams.origin.labels)
     reshard(net)
     if kept is not None:
         kept.remove()
@@ -117,6 +123,14 @@ def observe_val(
     """The outcomes of held-out samples; ``show`` sees their inputs too. ``tempered``: see :func:`observe_shares`."""
     with at_rest(net, convolutions=None):
         return observe_shares(net, val, "validation", device_of(net), show, tempered)
+
+
+def _held_out(net: nn.Module, val: Loader, trained_on: Marked) -> tuple[Outcomes, int]:
+    """What the model makes of held-out samples, and how many of them are training samples of any rank."""
+    everybodys = torch.cat(exchange("the marks of the training samples", trained_on.marks()))
+    twins = Twins(everybodys.to(device_of(net)))
+    seen = observe_val(net, val, twins.show, tempered=True)
+    return seen, met_once(exchange("the training samples that were met again", twins.met()))
 
 
 def _begin(
@@ -154,11 +168,13 @@ def stream(
     progress: Progress | None = None,
     kept: Kept | None = None,
     made_from: str | None = None,
+    show: Callable[[Inputs], None] | None = None,
 ) -> tuple[LayerGrams, Outcomes]:
     """One pass over a loader, by this rank alone: the Grams without profiles, on the model's device, and the outcomes.
 
-    With ``kept``, the Grams are its total, on the CPU, and the outcomes those since it was resumed. ``made_from`` is
-    the model's fingerprint where it is known already: to fetch and hash all weights takes a while.
+    ``show`` sees the inputs too. With ``kept``, the Grams are its total, on the CPU, and the outcomes those since it
+    was resumed. ``made_from`` is the model's fingerprint where it is known already: to fetch and hash all weights takes
+    a while.
     """
     if manner.stride not in ("layer", "one"):
         raise ConfigError(f"Invalid stride: {manner.stride!r}. Supported: 'layer', 'one'.")
@@ -186,6 +202,8 @@ def stream(
                     require_steady(net, inputs)
                 hooks.enter_context(tapped(net, sinks, unstrided=manner.stride == "one"))
             shapes.note(inputs)
+            if show is not None:
+                show(inputs)
             for owner in constant:
                 sinks[owner].times = len(labels)
             outcomes.append(read_batch(net, inputs, labels, doubts))

@@ -34,8 +34,12 @@ from unweave.result import ForgetResult, Look
 from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import Goal, choose_goal
+from unweave.strangers import Strangers, strangers
 from unweave.trust import TrustRegion, last_linear
-from unweave.twins import Twins
+from unweave.twins import Twins, marks
+
+MARKED_TOGETHER = 1024
+"""How many samples to forget are compared with the validation samples at a time."""
 
 
 @by_itself()
@@ -75,7 +79,7 @@ def forget(
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
-            sums can tell: many samples, or samples unlike the others).
+            sums or the counts of margins can tell: many samples, or samples unlike the others).
         DataError, ModelError, LayerError, ConfigError: see :mod:`unweave.errors`. Model and Grams are unchanged.
         RankError: another rank failed or is gone.
     """
@@ -123,6 +127,7 @@ class _Aim:
 
     given: LayerGrams
     before: Outcomes
+    strangers: Strangers | None
     retained: LayerGrams
     space: CoreSpace
     seen: Outcomes | None
@@ -138,13 +143,16 @@ def _aimed(asked: Asked, grams: LayerGrams, config: ForgetConfig) -> _Aim:
     given, before, learnt = _given(original, asked.first, samples, grams, samples.look_size(config.batch_size))
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
+    found = _strangers(grams, given, learnt)
+    if found is not None:
+        found.require_few()
     retained = here - given
     space = _space(retained.restricted(asked.names), config, grams.names)
     seen, met = _watched(original, asked.val, samples, tempered=not _aims_at_kept(grams, before))
     held_out = _held_out(grams, seen, before)
     counts = grams.origin.labels, retained.origin.labels
     goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts)
-    return _Aim(given, before, retained, space, seen, met, held_out, goal)
+    return _Aim(given, before, found, retained, space, seen, met, held_out, goal)
 
 
 def _warnings(
@@ -157,6 +165,7 @@ def _warnings(
         *(remarks.whole_classes(aim.retained, aim.before) if config.task == "samples" else []),
         *remarks.elsewhere(grams, asked.original),
         *remarks.repeated(asked.digests),
+        *remarks.some_strangers(aim.strangers),
         *remarks.ranked_by_chance(grams, aim.before, config),
         *remarks.not_held_out(aim.met),
         *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before, config),
@@ -192,6 +201,13 @@ def _given(
     return pooled(part).belonging_to(grams.origin.model, held_out=None), before, learnt
 
 
+def _strangers(grams: LayerGrams, given: LayerGrams, learnt: Outcomes) -> Strangers | None:
+    """Samples that were never fitted; None where nobody can tell: margins are not those that were counted."""
+    origin = grams.origin
+    same = given.origin.first == origin.first and not origin.drifted and origin.convolutions == "float32"
+    return strangers(grams.margins, learnt, origin.dtype) if same and grams.margins is not None else None
+
+
 def _gamma_for(config: ForgetConfig, all_names: list[str], names: list[str]) -> float | dict[str, float]:
     """γ for the layers that move; naming a layer that is frozen by layers= is no mistake."""
     if isinstance(config.gamma, (int, float)):
@@ -217,7 +233,7 @@ def _watched(
     """What the original makes of the validation samples, and how often each rank met samples to forget among them."""
     if val is None:
         return None, []
-    twins = Twins(samples)
+    twins = Twins(torch.cat([marks(inputs) for inputs, _ in samples.pairs(MARKED_TOGETHER)]))
     seen = observe_val(original, val, twins.show, tempered)
     return seen, exchange("the samples that were met again", twins.met())
 

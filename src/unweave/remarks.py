@@ -17,6 +17,8 @@ from unweave.outcomes import ClassProfile, Outcomes
 from unweave.result import Look
 from unweave.space import CoreSpace
 from unweave.stopping import FEW, SAID, Goal
+from unweave.strangers import Strangers
+from unweave.twins import SHARED, met_once
 
 LARGE_SHIFT = 0.1
 """A relative change of a layer's outputs on retained samples that is worth a warning. On small problems whose training
@@ -27,8 +29,6 @@ LARGE_CLASS_RISE = 10.0
 """A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 LARGE_RISE = 5.0
 """A rise of the held-out error over all requests so far, in points, that is worth a warning."""
-SHARED = 0.05
-"""A share of the forget set that may be alike validation samples by chance."""
 UNSURE = 5.0
 """A standard error of the target, in points, that is worth a warning."""
 FEW_WEIGHTS = 0.5
@@ -57,6 +57,14 @@ def repeated(digests: tuple[str, ...]) -> list[str]:
     ]
 
 
+def some_strangers(found: Strangers | None) -> list[str]:
+    """A warning where a few of many samples were not fitted as they are here."""
+    if found is None or not found.least:
+        return []
+    words = str(found).rstrip(".")
+    return [f"{words[0].lower()}{words[1:]}. They were taken out all the same: look whether they belong there"]
+
+
 def ranked_by_chance(grams: LayerGrams, before: Outcomes, config: ForgetConfig) -> list[str]:
     """A warning where there are few samples of a class and nobody knows how hard they were to learn."""
     rarest = int(before.labels.bincount()[before.labels].min())
@@ -70,12 +78,8 @@ def ranked_by_chance(grams: LayerGrams, before: Outcomes, config: ForgetConfig) 
 
 
 def not_held_out(met: Sequence[Sequence[int]]) -> list[str]:
-    """A warning where samples to forget are among the validation samples; each rank has met some, so often.
-
-    Inputs of a few words or numbers may be alike by chance. Then some come more than once, and those do not count.
-    """
-    count = len(met[0]) if met else 0
-    found = sum(sum(times) == 1 for times in zip(*met, strict=True))
+    """A warning where samples to forget are among the validation samples; each rank has met some, so often."""
+    count, found = len(met[0]) if met else 0, met_once(met)
     if found <= SHARED * count:
         return []
     return [

@@ -5,7 +5,7 @@ in the outermost bin. Like Grams, the counts of two sets of samples that share n
 that are taken out are subtracted.
 
 They tell how hard a sample was to learn for its class: its rank among the others, which no other sample of a request
-need be there for.
+need be there for. And they tell of samples that cannot be among those that were counted (:mod:`unweave.strangers`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MarginCounts:
         """Of samples that a model was run on; None where it has too many classes."""
         if outcomes.classes > MOST_CLASSES:
             return None
-        cells = outcomes.labels * BINS + _position(outcomes.margin).floor().long().clamp(max=BINS - 1)
+        cells = outcomes.labels * BINS + bins(outcomes.margin).floor().long().clamp(max=BINS - 1)
         return MarginCounts(cells.bincount(minlength=outcomes.classes * BINS).view(-1, BINS))
 
     def __eq__(self, other: object) -> bool:
@@ -63,13 +63,13 @@ class MarginCounts:
         Within a bin they count as evenly spread.
         """
         counts = self.counts.clamp(min=0).double()[labels]
-        position = _position(margins)
+        position = bins(margins)
         whole = position.floor().long().clamp(max=BINS - 1)
         own = counts.gather(1, whole[:, None]).squeeze(1)
         below = counts.cumsum(1).gather(1, whole[:, None]).squeeze(1) - own
         return (below + (position - whole).clamp(max=1) * own) / counts.sum(1)
 
 
-def _position(margins: Tensor) -> Tensor:
-    """Where margins stand on the scale of the bins, in [0, BINS]."""
+def bins(margins: Tensor) -> Tensor:
+    """Where margins stand on the scale of the bins, in [0, BINS]: the bin, and how far within it."""
     return ((margins.double().asinh() + REACH) * (BINS / (2 * REACH))).clamp(0, BINS)

@@ -109,7 +109,7 @@ def test_a_stream_knows_its_length_only_at_the_end(tmp_path: Path) -> None:
         (2, ["--all"], "[data] forget, which is not set"),
         (2, ["--ids", "nowhere.txt"], "nowhere.txt"),
         (1, ["--ids", "everything.txt"], "Nothing would be retained"),
-        (1, ["--ids", "ids.txt", "--forget", "strangers.npz"], "not part of what was fitted"),
+        (1, ["--ids", "ids.txt", "--forget", "strangers.npz"], "were not fitted as they are here"),
         (1, ["--ids", "ids.txt", "--weights", "other.safetensors"], "These Grams belong to model"),
         (1, ["--ids", "ids.txt", "--grams", "model.safetensors"], "something else"),
         (2, ["--ids", "ids.txt", "--grams", "nowhere.safetensors"], "Cannot read nowhere.safetensors"),
