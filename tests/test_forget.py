@@ -312,6 +312,18 @@ def test_the_summary_names_the_most_affected_class(points: Problem) -> None:
     assert f"most affected class {label}" in result.summary()
     assert result.summary().startswith("done: ")
     assert f"target {result.goal.error:.2f} %" in result.summary()
+    assert f"\n  {len(result.history) - 1} epochs, " in result.summary()
+    worst = {c: max(error, 90.0) for c, error in result.history[0].val_error_by_class.items()}
+    spared = replace(result, history=[replace(result.history[0], val_error_by_class=worst), *result.history[1:]])
+    assert "no class's held-out error rose" in spared.summary()
+    assert "most affected" not in spared.summary()
+
+
+def test_the_summary_of_a_solved_request_counts_its_steps(points: Problem) -> None:
+    result = points.run(way="solve")
+    steps = len(result.history) - 1
+    assert f"\n  {steps} solved step{'s' * (steps != 1)}, " in result.summary()
+    assert result.way_gone() in result.stopped
 
 
 def test_without_validation_samples_the_summary_says_that_nobody_watched(points: Problem) -> None:
@@ -596,7 +608,8 @@ def test_a_learning_rate_far_too_large_is_noticed_and_undone(points: Problem, ob
     if objective == "match":
         assert not result.ok
         assert "Collapse" in result.stopped
-        assert "leave lr out" in result.stopped
+        assert "drove the outputs far off their targets; nothing was changed" in result.stopped
+        assert result.stopped.endswith("What may help: to leave lr out; protect='soft'.")
         assert same_weights(result.model, points.model)
     if val:
         assert agrees_with_its_model(result, points)
@@ -605,7 +618,8 @@ def test_a_learning_rate_far_too_large_is_noticed_and_undone(points: Problem, ob
 def test_values_that_are_not_finite_are_undone(points: Problem) -> None:
     result = points.run(objective="paper", lr=1e38)
     assert not result.ok
-    assert "Collapse" in result.stopped
+    assert "Collapse: every step from epoch 0 on did harm" in result.stopped
+    assert "the shortest that was tried made values infinite; nothing was changed" in result.stopped
     assert same_weights(result.model, points.model)
 
 
@@ -622,6 +636,7 @@ def test_a_walk_that_cannot_go_on_is_done_where_its_error_is_right_and_most_of_t
     best = SimpleNamespace(look=SimpleNamespace(distance=5.0 * share, forget_error=goal.error + error, epoch=7))
     request = Request.__new__(Request)
     request.goal, request.config, request.history = goal, ForgetConfig(), [first, best.look]  # type: ignore[list-item]
+    request._fault, request._ruined = "made values infinite", False
     ending, kept = request._give_up(best)  # type: ignore[arg-type]
     assert kept is best
     assert ending.ok == ok
@@ -634,7 +649,8 @@ def test_more_damage_than_allowed_is_undone(points: Problem, settings: dict[str,
     result = points.run(max_damage=1e-6, **settings)
     assert not result.ok
     assert "Collapse" in result.stopped
-    assert "max_damage" in result.stopped
+    assert "the shortest that was tried raised the validation error by more than 1e-06 points" in result.stopped
+    assert "What may help: protect='soft'; a larger max_damage, which accepts more harm" in result.stopped
     assert result.final.val_error <= result.history[0].val_error
     assert agrees_with_its_model(result, points)
     assert [look.epoch for look in result.history] == list(range(len(result.history)))

@@ -11,7 +11,7 @@ from typing import Any
 import problems
 import pytest
 import torch
-from helpers import in_batches
+from helpers import in_batches, sentences, token_classifier
 from problems import Problem, without_counts
 from torch import Tensor, nn
 
@@ -141,6 +141,60 @@ def test_labels_that_are_not_followed_are_not_the_wrong_ones(poisoned: tuple[Pro
     (said,) = [text for text in result.warnings if "taken for something else than the labels given" in text]
     assert said.endswith("from the model and Grams of before")
     assert not any("labels given" in text for text in problem.run(task="poison").warnings)
+
+
+@pytest.mark.parametrize(
+    "after, task, moved, told",
+    [
+        (31.0, "poison", True, True),
+        (30.0, "poison", True, True),
+        (29.0, "poison", True, False),
+        (31.0, "poison", False, False),
+        (31.0, "samples", True, False),
+        (None, "poison", True, False),
+    ],
+)
+def test_wrong_labels_that_are_gone_and_leave_nothing_better(
+    poisoned: tuple[Problem, Tensor], after: float | None, task: Any, moved: bool, told: bool
+) -> None:
+    look = poisoned[0].run(task="poison", epochs=1).history[0]
+    first, last = replace(look, val_error=30.0), replace(look, val_error=after)
+    said = remarks.nothing_recovered(first, last, moved, unweave.ForgetConfig(task=task))
+    assert [text.startswith(f"the validation error did not fall (30.00 -> {after:.2f} %)") for text in said] == (
+        [True] * told
+    )
+
+
+class Jittered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Samples that are a little different each time."""
+
+    def __init__(self, x: Tensor, y: Tensor, noise: float) -> None:
+        self.x, self.y, self.noise = x, y, noise
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i] + self.noise * torch.randn(self.x.shape[1:]), int(self.y[i])
+
+
+def test_a_request_that_is_another_each_time_it_is_read_is_told(points: Problem) -> None:
+    for noise, told in ((1e-4, True), (0.0, False)):
+        loader = torch.utils.data.DataLoader(Jittered(points.x[:40], points.y[:40], noise), batch_size=16)
+        config = unweave.ForgetConfig(epochs=1)
+        result = unweave.forget(points.model, loader, points.grams, points.val, config)
+        assert any("another each time it is read" in text for text in result.warnings) == told
+
+
+def test_a_request_that_is_padded_to_another_length_is_told() -> None:
+    net = token_classifier()
+    ids, y = sentences(60)
+    grams = unweave.fit(net, in_batches(ids, y, 20), val=in_batches(*sentences(40, seed=5), 20))
+    for inputs, told in ((ids[:20], False), (map_tensors(ids[:20], lambda t: t[:, :-2]), True)):
+        given = unweave.fit(net, in_batches(inputs, y[:20], 20))
+        said = remarks.read_otherwise(grams, given, unsteady=False)
+        assert bool(said) == told
+        assert all("rows each, those that were fitted" in text and "the length they had" in text for text in said)
 
 
 def test_right_labels_that_cannot_be_left_cost_nothing(points: Problem) -> None:
@@ -296,7 +350,8 @@ def test_a_class_that_is_gone_is_not_held_against_later_requests(points: Problem
 
 def test_what_all_requests_did_together_is_told_once() -> None:
     (said,) = remarks.felt_since({"0": 0.25, "2": 0.1}, {"0": 0.1})
-    assert said == "over all requests so far retained samples feel layer '0' change by 25 %: check their errors"
+    words = "retained samples feel layer '0' change by 25 %: check the errors of those that are still there"
+    assert said == f"over all requests so far {words}"
     assert remarks.felt_since({"0": 0.25}, {"0": 0.21}) == [], "said already"
     assert remarks.felt_since({"0": 0.09}, {"0": 0.05}) == remarks.felt_since({}, {"0": 0.05}) == []
 

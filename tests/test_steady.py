@@ -150,9 +150,9 @@ def test_a_slow_data_set_is_read_twice_only_once(monkeypatch: pytest.MonkeyPatch
 # ---------------------------------------------------------------------------------------------- the same in every batch
 
 
-def padded(lengths: list[int], batches: list[list[int]], length: int = 0) -> list[tuple[Tensor, Tensor]]:
+def padded(lengths: list[int], batches: list[list[int]], length: int = 0, seed: int = 0) -> list[tuple[Tensor, Tensor]]:
     """Sentences of ids 1 to 10, filled up with zeros to a length, or to the longest of their batch."""
-    words = torch.randint(1, 11, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0))
+    words = torch.randint(1, 11, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
     words *= torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     cut = [length or max(lengths[i] for i in batch) for batch in batches]
     return [(words[batch, :width], torch.tensor(batch) % 3) for batch, width in zip(batches, cut, strict=True)]
@@ -204,10 +204,12 @@ def test_batches_of_one_shape_or_of_one_sample_say_nothing(loader: Any) -> None:
 
 
 def test_samples_to_forget_or_held_out_may_come_in_any_shape() -> None:
-    net, loader = token_classifier(), padded(LENGTHS, [[0, 1], [2, 3], [4, 5, 6]])
-    with pytest.warns(UnweaveWarning, match=r"\[2, 3\] and \[2, 5\]"):
-        grams = unweave.fit(net, loader, val=loader)
-    assert unweave.forget(net, loader[:2], grams, val=loader).samples == 4
+    net, batches = token_classifier(), [[0, 1], [2, 3], [4, 5, 6]]
+    loader, held_out = padded(LENGTHS, batches), padded(LENGTHS, batches, seed=1)
+    with pytest.warns(UnweaveWarning, match=r"\[2, 3\] and \[2, 5\]") as told:
+        grams = unweave.fit(net, loader, val=held_out)
+    assert len(told) == 1
+    assert unweave.forget(net, loader[:2], grams, val=held_out).samples == 4
 
 
 @pytest.mark.filterwarnings("ignore::unweave.errors.UnweaveWarning")

@@ -9,15 +9,16 @@ from torch import nn
 
 from unweave.batches import Loader, device_of, reusable
 from unweave.config import ForgetConfig
-from unweave.distributed import agree, together
+from unweave.distributed import agree, exchange, together
 from unweave.errors import ConfigError, DataError, MismatchError
 from unweave.fsdp import require_whole
 from unweave.grams import LayerGrams
 from unweave.layers import moving, select
 from unweave.pool import facts_about, gathered_samples
 from unweave.rest import check_model, duplicate, fingerprint, unwrap
-from unweave.samples import Samples
+from unweave.samples import Samples, listed
 from unweave.shard import require_each_once
+from unweave.steady import sample_that_changes
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Asked:
     """Of the samples, with the Grams' key."""
     names: list[str]
     """The layers that may move."""
+    unsteady: bool
+    """Whether one of the first samples of any rank is another when it is read again."""
 
 
 def ask(
@@ -62,7 +65,8 @@ def ask(
     with together("the choice of layers"):
         names = moving(original, config.layers, grams.names)
     agree("the choice of layers", {"layers that may move": " ".join(names)})
-    return Asked(original, samples, val, first, digests, names)
+    unsteady = any(exchange("whether samples change", sample_that_changes(forget_loader) is not None))
+    return Asked(original, samples, val, first, digests, names, unsteady)
 
 
 def check_kinds(grams: LayerGrams, config: ForgetConfig | None) -> ForgetConfig:
@@ -97,11 +101,10 @@ def _check_request(
     gone = set(grams.origin.forgotten)
     again = [position for position, digest in enumerate(digests) if digest in gone]
     if again:
-        which = ", ".join(map(str, again[:10])) + (", …" if len(again) > 10 else "")
         raise MismatchError(
-            f"{len(again)} of these {len(samples)} samples were forgotten before (in the order of the loader, from 0: "
-            f"{which}): they are already out of the Grams. Leave them out; to try again with other settings, start "
-            "from the model and Grams of before that request."
+            f"{len(again)} of these {len(samples)} samples were forgotten before ({listed(again)}): they are already "
+            "out of the Grams. Leave them out; to try again with other settings, start from the model and Grams of "
+            "before that request."
         )
     if config.stop == "paper" and val is None:
         raise DataError("stop='paper' compares with the validation error after every epoch. Pass val= (--val).")

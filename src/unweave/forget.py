@@ -164,6 +164,7 @@ def _warnings(
     return [
         *(remarks.whole_classes(aim.retained, aim.before) if config.task == "samples" else []),
         *remarks.elsewhere(grams, asked.original),
+        *remarks.read_otherwise(grams, aim.given, asked.unsteady),
         *remarks.repeated(asked.digests),
         *remarks.some_strangers(aim.strangers),
         *remarks.ranked_by_chance(grams, aim.before, config),
@@ -173,6 +174,7 @@ def _warnings(
         *said_again(net, grams, asked.val),
         *remarks.drifted(aim.space, grams, aim.given),
         *remarks.about_the_labels(first_look, aim.goal, config),
+        *remarks.nothing_recovered(first_look, final, final.epoch > 0, config),
         *remarks.about_the_end(shift, first_look, final, aim.goal, config, gone=classes_gone(grams)),
         *remarks.felt_since(_since(asked.first, net, moved), shift),
         *remarks.risen_since(grams, aim.retained, final, 0 if aim.seen is None else len(aim.seen)),

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from unweave.descent import EpochReport
 from unweave.errors import ModelError
-from unweave.result import Look
+from unweave.result import Look, so_many
 from unweave.solving import Solving
-from unweave.stopping import SAID
 from unweave.walk import LEAST_STEP, Seen, Walk
 
 PATIENCE = 3
@@ -324,12 +323,8 @@ class Request(Walk):
         return seen.look.distance / whole if whole else 0.0
 
     def _landed(self, seen: Seen) -> Ending:
-        return Ending(f"Landed after {self._so_many(seen)}: the forget error is {self._versus(seen)}.", ok=True)
-
-    def _so_many(self, seen: Seen) -> str:
-        """Epochs, or steps where they are solved for."""
-        count, word = seen.look.epoch, "solved step" if self.config.way == "solve" else "epoch"
-        return f"{count} {word}{'' if count == 1 else 's'}"
+        words = f"Landed after {so_many(seen.look.epoch, self.config)}"
+        return Ending(f"{words}: the forget error is {self._versus(seen)}.", ok=True)
 
     def _not_reached(self, best: Seen) -> Ending:
         words = f"Target not reached: the forget error is {self._versus(best)}"
@@ -341,24 +336,24 @@ class Request(Walk):
     def _give_up(self, best: Seen) -> tuple[Ending, Seen]:
         """End where it was best: done if the error is right there and margins have gone most of their way."""
         if self.goal.margins is not None and self._arrived(best) and self._left(best) <= 1 - MOST:
-            words = f"Landed after {self._so_many(best)}: the forget error is {self._versus(best)}"
+            words = f"Landed after {so_many(best.look.epoch, self.config)}: the forget error is {self._versus(best)}"
             gone = f"its margins have gone {100 * (1 - self._left(best)):.0f} % of the way"
             return Ending(f"{words}; {gone}, and farther steps did harm and were undone.", ok=True), best
-        allowed = self.config.max_damage
-        damage = "" if allowed is None else f", or raised the validation error by more than {allowed:g} points"
-        if damage and max(self.goal.due.values(), default=0.0) > SAID:
-            damage += " beside what fewer samples of its classes cost"
-        words = (
-            f"Collapse: every step from epoch {self.history[-1].epoch} on made values infinite or drove the outputs "
-            f"far off their targets{damage}"
-        )
+        since = f"every step from epoch {self.history[-1].epoch} on did harm"
+        words = f"Collapse: {since}, and the shortest that was tried {self._fault}"
         came_to = f"{self.history[-1].forget_error:.2f} %, the target {self.goal}"
         kept = f"returned to the best weights seen (epoch {best.look.epoch}), forget error {self._versus(best)}"
         kept = kept if best.look.epoch else f"nothing was changed; the forget error had come to {came_to}"
-        remedy = "Another gamma may help; a larger max_damage accepts more harm to other samples"
-        remedy += "; or leave lr out" if self.config.lr is not None else ""
-        remedy += "; or some of these labels are right after all" if self.config.task == "poison" else ""
-        return Ending(f"{words}; {kept}. {remedy}.", ok=False), best
+        return Ending(f"{words}; {kept}. {self._gentler()}.", ok=False), best
+
+    def _gentler(self) -> str:
+        """What may help where steps do harm."""
+        config = self.config
+        ideas = ["to leave lr out"] if config.lr is not None else []
+        ideas += ["another gamma"] if config.protect == "soft" or config.task == "poison" else ["protect='soft'"]
+        ideas += ["a larger max_damage, which accepts more harm"] if self._ruined else []
+        ideas += ["to leave out samples whose labels are right after all"] if config.task == "poison" else []
+        return f"What may help: {'; '.join(ideas)}"
 
     def _without_a_step(self, start: Seen) -> Ending:
         """The ending where no step helps: few samples may be as near as they can come."""

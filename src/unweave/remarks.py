@@ -45,6 +45,20 @@ def elsewhere(grams: LayerGrams, original: nn.Module) -> list[str]:
     ]
 
 
+def read_otherwise(grams: LayerGrams, given: LayerGrams, unsteady: bool) -> list[str]:
+    """Warnings where samples of the request are not read as they were for the Grams; ``unsteady``: nor twice alike."""
+    again = "what was taken out is not what was added. Start again from the model and Grams of before, with the samples"
+    if unsteady:
+        return [f"a sample of the request is another each time it is read (random augmentation?): {again} as fitted"]
+    for name, info in grams.layers.items():
+        rows, samples = given.layers[name].rows, given.samples
+        each, rest = divmod(info.rows, grams.samples)
+        if not rest and each * samples != rows:  # with a rest, it is not the same for each sample anyway
+            words = f"samples of the request bring {rows / samples:.4g} rows each, those that were fitted {each}"
+            return [f"to layer {name!r} {words}: {again} padded or cropped to the length they had"]
+    return []
+
+
 def repeated(digests: tuple[str, ...]) -> list[str]:
     """A warning where a sample was taken out more than once: a training set may hold it twice, a loader repeat it."""
     more = len(digests) - len(set(digests))
@@ -179,6 +193,18 @@ def about_the_labels(first: Look, goal: Goal, config: ForgetConfig) -> list[str]
     ]
 
 
+def nothing_recovered(first: Look, final: Look, moved: bool, config: ForgetConfig) -> list[str]:
+    """A warning where wrong labels are no longer followed, and held-out samples are no better off for it."""
+    before, after = first.val_error, final.val_error
+    if config.task != "poison" or not moved or before is None or after is None or after < before:
+        return []
+    return [
+        f"the validation error did not fall ({before:.2f} -> {after:.2f} %): the wrong labels are no longer followed, "
+        "but as far as it tells nothing was repaired, and samples with right labels may have paid for it. The model "
+        "of before may be the better one; who knows the right labels can try unweave.baselines.first_order"
+    ]
+
+
 def felt_since(shift: Mapping[str, float], shift_now: Mapping[str, float]) -> list[str]:
     """A warning where retained samples feel all requests together, though not the last one by itself.
 
@@ -193,7 +219,8 @@ def felt_since(shift: Mapping[str, float], shift_now: Mapping[str, float]) -> li
 def _felt_most(shift: Mapping[str, float]) -> tuple[float, str]:
     """The largest change of a layer, and what to say of it."""
     most, name = max(((value, name) for name, value in shift.items()), default=(0.0, ""))
-    return most, f"retained samples feel layer {name!r} change by {100 * most:.0f} %: check their errors"
+    words = f"retained samples feel layer {name!r} change by {100 * most:.0f} %"
+    return most, f"{words}: check the errors of those that are still there"
 
 
 def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: int) -> list[str]:

@@ -14,6 +14,12 @@ SHOWN_CLASSES = 20
 """How many classes a summary lists."""
 
 
+def so_many(count: int, config: ForgetConfig) -> str:
+    """Epochs, or steps where they are solved for, in words."""
+    word = "solved step" if config.way == "solve" else "epoch"
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
 @dataclass(frozen=True)
 class Look:
     """The state of affairs after an epoch (epoch 0: before the first step). Errors are percentages."""
@@ -89,8 +95,12 @@ class ForgetResult:
             lines += self._classes()
         else:
             lines.append("  no validation set: what this did to other samples was not watched")
-        lines.append(f"  {len(self.history) - 1} epochs, {self.seconds:.2f} s")
+        lines.append(f"  {self.way_gone()}, {self.seconds:.2f} s")
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings])
+
+    def way_gone(self) -> str:
+        """How many epochs, or solved steps, it took; those that were tried and undone do not count."""
+        return so_many(len(self.history) - 1, self.config)
 
     def _classes(self) -> list[str]:
         """The held-out error of each class, or of those that changed most where there are many."""
@@ -101,6 +111,8 @@ class ForgetResult:
         shown = sorted(before, key=lambda c: before[c] - after[c])[:SHOWN_CLASSES]
         cells = [f"{c}: {before[c]:.1f} -> {after[c]:.1f}" for c in shown]
         label, low, high = worst
+        if high <= low:
+            return ["  no class's held-out error rose"]
         return [
             f"  most affected class {label}: held-out error {low:.2f} % -> {high:.2f} %",
             f"  held-out error by class, most affected first: {', '.join(cells)}",

@@ -20,6 +20,16 @@ DIGESTED = 64
 """Samples that a thread digests at a time."""
 
 
+LISTED = 10
+"""How many positions a message lists."""
+
+
+def listed(positions: Sequence[int]) -> str:
+    """Which samples of a request are meant, in words."""
+    shown = ", ".join(map(str, positions[:LISTED])) + (", …" if len(positions) > LISTED else "")
+    return f"in the order of the loader, from 0: {shown}"
+
+
 class Samples:
     """A small set of samples held in memory on one device, to be walked over many times.
 

@@ -87,7 +87,7 @@ def warn_of_augmentation(loader: Loader) -> None:
 
     Of what cannot be read by position nothing is known: a stream, or a data set that raises.
     """
-    changed = _sample_that_changes(loader)
+    changed = sample_that_changes(loader)
     if changed is not None:
         warnings.warn(
             f"the training set gives sample {changed} otherwise each time it is read (random augmentation?): what a "
@@ -97,7 +97,7 @@ def warn_of_augmentation(loader: Loader) -> None:
         )
 
 
-def _sample_that_changes(loader: Loader) -> int | None:
+def sample_that_changes(loader: Loader) -> int | None:
     """The position of the first sample that two reads tell apart; None where there is none, or nobody can tell."""
     while isinstance(loader, Picked):
         loader = loader.loader

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from unweave.errors import MismatchError
 from unweave.outcomes import Outcomes
+from unweave.samples import listed
 from unweave.spread import BINS, MarginCounts, bins
 
 EDGES = {"float64": 0.001, "float32": 0.05}
@@ -49,8 +50,7 @@ class Strangers:
             )
 
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.certain[:10])) + (", …" if len(self.certain) > 10 else "")
-        which = f" ({len(self.certain)} for certain, in the order of the loader, from 0: {shown})" if shown else ""
+        which = f" ({len(self.certain)} for certain, {listed(self.certain)})" if self.certain else ""
         return (
             f"At least {self.least} of these {self.of} samples were not fitted as they are here{which}: no fitted "
             "sample of their class that is still in the Grams has their margin."

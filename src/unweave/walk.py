@@ -25,7 +25,7 @@ from unweave.pool import observe_shares, observe_together
 from unweave.result import Look
 from unweave.samples import Samples
 from unweave.solving import Solving
-from unweave.stopping import Goal, collapsed
+from unweave.stopping import SAID, Goal, collapsed
 
 FIRST_STEP = 1e-4
 """The search for a step starts where an epoch moves the weights by this share of their length …"""
@@ -97,6 +97,7 @@ class Walk:
         self._told = 0
         self._watching = config.watch == "epochs" or config.stop in ("paper", "poison")
         self._ruined = False
+        self._fault = ""
         self._tried: _Trial | None = None
         self._solving = Solving(descent, samples, config.batch_size) if config.way == "solve" else None
         self._targets: Tensor | None = None
@@ -141,6 +142,7 @@ class Walk:
                 return None
             report = self._epoch()
             after = self.look(self.history[-1].epoch + 1, report, with_val=self._watching)
+            self._fault = "made values infinite" if after is None else self._fault
             if after is not None and not self._collapsed(after.look):
                 self.history.append(after.look)
                 self._tell()
@@ -274,6 +276,12 @@ class Walk:
         worse = None if look.val_error is None else look.val_error - self._due(first, look)
         ruined = collapsed(worse, first.val_error, self.config.max_damage)
         self._ruined |= ruined
+        if ruined:
+            self._fault = f"raised the validation error by more than {self.config.max_damage:g} points"
+            if max(self.goal.due.values(), default=0.0) > SAID:
+                self._fault += " beside what fewer samples of its classes cost"
+        elif astray:
+            self._fault = "drove the outputs far off their targets"
         return astray or ruined
 
     def _due(self, first: Look, look: Look) -> float:

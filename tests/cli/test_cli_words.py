@@ -10,8 +10,9 @@ import torch
 from toy_project import Cli
 
 import unweave
-from unweave.cli.words import as_flags
+from unweave.cli.words import as_flags, as_ids
 from unweave.errors import StoreError
+from unweave.samples import listed
 
 MORE = ("--ids", "more.txt", "--weights", "forgotten.safetensors", "--out", "2.safetensors")
 
@@ -95,3 +96,32 @@ def test_warnings_name_flags(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyP
 def test_as_flags() -> None:
     assert as_flags("from here, protect='soft' or rank_rule='le'") == "from here, --protect soft or --rank-rule le"
     assert as_flags("batch_size='3', transform='a' and 'soft'") == "--forget-batch-size 3, transform='a' and 'soft'"
+
+
+def test_samples_that_were_forgotten_before_are_named_by_their_ids(forgotten: Path, cli: Cli) -> None:
+    (forgotten / "more.txt").write_text("# a letter\n100\n\n43\n7\n20\n")
+    chained = ("--grams", "forgotten.grams.safetensors")
+    refused = cli("forget", *MORE, *chained)
+    assert refused.code == 1
+    assert "2 of these 4 samples were forgotten before (ids: 43, 20)" in refused.err
+    (forgotten / "own.py").write_text(
+        "import numpy as np, torch\n"
+        "def stream():\n"
+        "    made = np.load('train.npz')\n"
+        "    return iter([(torch.from_numpy(made['x'].transpose(0, 3, 1, 2) / 255).float(), made['y'])])\n"
+    )
+    refused = cli("forget", *MORE, *chained, "--train", "own:stream")
+    assert "(ids: 20, 43)" in refused.err, "a stream's samples come in its own order"
+
+
+def test_positions_are_ids_where_the_request_has_such() -> None:
+    words = "3 of 4 (in the order of the loader, from 0: 1, 3, …): gone"
+    assert as_ids(words, ["a.png", "b.png", "c.png", "d.png"]) == "3 of 4 (ids: b.png, d.png, …): gone"
+    assert as_ids(words, []) == words
+    assert as_ids(f"of 12 ({listed(range(12))})", [str(i + 70) for i in range(12)]).endswith("78, 79, …)")
+
+
+def test_an_audit_before_any_request(fitted: Path, cli: Cli) -> None:
+    early = cli("audit", "--ids", "ids.txt")
+    assert early.code == 2
+    assert "There is no forgotten.safetensors, the network to be audited. Run 'unweave forget' first" in early.err

@@ -165,7 +165,7 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
         unweave.drop_classes(model, selection.classes)
     val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
-    with for_the_shell(belong_together(values)):
+    with for_the_shell(belong_together(values), selection.ids):
         loader = unweave.shard(selection.loader)
         result = unweave.forget(model, loader, grams, val=val, config=config, first=first, progress=report)
     return grams.origin.model, selection, result

@@ -82,9 +82,9 @@ def rows_of(result: ForgetResult, written: Sequence[str]) -> dict[str, str]:
     }
     worst = result.worst_class()
     if worst is not None:
-        rows["most affected class"] = f"{worst[0]}: {worst[1]:.2f} % → {worst[2]:.2f} % held out"
-    rows["epochs"] = str(len(result.history) - 1)
-    rows["seconds"] = f"{result.seconds:.2f}"
+        change = f"{worst[0]}: {worst[1]:.2f} % → {worst[2]:.2f} % held out"
+        rows["most affected class"] = change if worst[2] > worst[1] else "none: no held-out error rose"
+    rows["took"] = f"{result.way_gone()}, {result.seconds:.2f} s"
     if result.warnings:
         rows["warnings"] = as_flags("; ".join(result.warnings))
     rows["written"] = ", ".join(written) or "nothing"

@@ -22,8 +22,14 @@ class Selection:
     loader: Loader
     classes: tuple[int, ...] = ()
     positions: tuple[int, ...] | None = None
-    """In the source that they were picked from; None for all of it."""
+    """In the source that they were picked from, as the loader yields them; None for all of it."""
     source: Source | None = None
+
+    @property
+    def ids(self) -> list[str]:
+        """The id of each sample; empty where they are all of a source."""
+        names = None if self.source is None else self.source.names
+        return [str(position) if names is None else names[position] for position in self.positions or ()]
 
 
 def select(arguments: argparse.Namespace, values: Values) -> Selection:
@@ -46,6 +52,8 @@ def select(arguments: argparse.Namespace, values: Values) -> Selection:
         return _whole_classes(source, arguments.classes, all_there=key == "train")
     ids = Path(arguments.ids if arguments.ids is not None else arguments.poisoned)
     positions = read_ids(ids, source)
+    if source.size is None:  # a stream yields them as they come
+        positions = sorted(positions)
     return Selection(source.only(positions), positions=tuple(positions), source=source)
 
 

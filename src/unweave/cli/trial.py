@@ -46,6 +46,11 @@ def evidence_of(
         "unlearned": values.require("forget", "out"),
         "retrained": values.get("audit", "retrained"),
     }
+    if not weights["unlearned"].is_file():
+        raise ConfigError(
+            f"There is no {weights['unlearned']}, the network to be audited. Run 'unweave forget' first, or name what "
+            "it wrote with --out."
+        )
     networks = {"original": load_model(values)}
     for name, path in weights.items():
         if path is not None:

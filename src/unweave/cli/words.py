@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,9 +25,23 @@ def as_flags(text: str) -> str:
     return ASSIGNED.sub(lambda found: f"{FLAGS[found[1]]} {found[2]}", text)
 
 
+LISTED = re.compile(r"in the order of the loader, from 0: ([\d, ]+\d)")
+
+
+def as_ids(text: str, ids: Sequence[str]) -> str:
+    """Positions in a request as the ids that it was asked for by; as they are where there are no such."""
+
+    def named(found: re.Match[str]) -> str:
+        return "ids: " + ", ".join(ids[int(position)] for position in found[1].split(", "))
+
+    return LISTED.sub(named, text) if ids else text
+
+
 @contextmanager
-def for_the_shell(remedy: str = "") -> Iterator[None]:
+def for_the_shell(remedy: str = "", ids: Sequence[str] = ()) -> Iterator[None]:
     """Errors of the library from inside, with their remedy (if they have one in Python) replaced by this one.
+
+    ``ids``: of the request's samples, in the order of its loader.
 
     Raises:
         UnweaveError: the same one, in other words.
@@ -37,7 +51,7 @@ def for_the_shell(remedy: str = "") -> Iterator[None]:
     except UnweaveError as error:
         if remedy:
             error.advise(remedy)
-        error.args = (as_flags(str(error)), *error.args[1:])
+        error.args = (as_ids(as_flags(str(error)), ids), *error.args[1:])
         raise
 
 
