@@ -36,7 +36,9 @@ RETRAINED = 3
 WAYS = {
     "walk, hard": unweave.ForgetConfig(protect="hard"),
     "walk, soft": unweave.ForgetConfig(protect="soft"),
+    "walk": unweave.ForgetConfig(),
     "solve, hard": unweave.ForgetConfig(way="solve", protect="hard"),
+    "solve, auto": unweave.ForgetConfig(way="solve", protect="auto"),
     "solve": unweave.ForgetConfig(way="solve"),
 }
 READ_OUTS = ("steps", "felt", "forgotten", "off", "retained", "test", "seconds")

@@ -22,18 +22,20 @@ from experiments.ways.requests import variant_job
 NAME = "attacks"
 NOTHING_PROTECTED = {"gamma": 1e-6, "rank_rule": "le"}
 """By the paper's own rule one direction would be left."""
+HARD = {"protect": "hard"}
+"""As it is by default on this network: where less is protected, the default might go over to soft."""
 CHANGES: dict[str, tuple[str, dict[str, Any]]] = {
     "match without projection": ("match", NOTHING_PROTECTED),
     "match as held out": ("match", {"label_shift": False}),
     "match soft protection": ("match", {"protect": "soft"}),
-    "match gamma=0.8": ("match", {"gamma": 0.8}),
-    "match gamma=0.95": ("match", {"gamma": 0.95}),
-    "match gamma=0.99": ("match", {"gamma": 0.99}),
-    "match energy of squares": ("match", {"energy": "sigma2"}),
+    "match gamma=0.8": ("match", {"gamma": 0.8, **HARD}),
+    "match gamma=0.95": ("match", {"gamma": 0.95, **HARD}),
+    "match gamma=0.99": ("match", {"gamma": 0.99, **HARD}),
+    "match energy of squares": ("match", {"energy": "sigma2", **HARD}),
     "match last 3 layers": ("match", {"layers": 3}),
     "match 20 epochs": ("match", {"epochs": 20}),
     "match batches of 32": ("match", {"batch_size": 32}),
-    "solved hard protection": ("solved", {"protect": "hard"}),
+    "solved hard protection": ("solved", HARD),
     "paper without entropy": ("paper", {"lam": 0.0}),
     "paper without projection": ("paper", NOTHING_PROTECTED),
     "paper soft protection": ("paper", {"protect": "soft"}),

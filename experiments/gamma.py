@@ -31,13 +31,18 @@ def variant(method: str, gamma: float) -> str:
     return f"{method} gamma={gamma:g}"
 
 
+def changed(gamma: float) -> dict[str, Any]:
+    """Its settings: hard at every γ, where the default would go over to soft in layers that a small one leaves free."""
+    return {"gamma": gamma, "protect": "hard"}
+
+
 def jobs(work: Work) -> list[Job]:
     """Seed by seed, method by method (each has its own Grams), γ by γ."""
     case, made = case_of(work), list[Job]()
     for seed in range(work.scale.seeds):
         made.append(original_job(work, case, seed))
         for method in METHODS:
-            made += [variant_job(work, case, variant(method, g), method, seed, {"gamma": g}) for g in work.scale.gammas]
+            made += [variant_job(work, case, variant(method, g), method, seed, changed(g)) for g in work.scale.gammas]
         made.append(retrained_job(work, case, seed))
     return made
 
