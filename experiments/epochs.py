@@ -2,9 +2,10 @@
 
     unweave reproduce epochs --data FOLDER [--seeds 5] [--models 12]
 
-The authors' settings without their stop rule, for so many epochs. Their learning rate falls over 100 epochs whether or
-not the request ends earlier, so a request of E epochs ends at lr · (end / lr)^(E / 100). SmallVGG forgets 100 samples
-of every class, ResNet-18 the first classes. "Accuracy lost" is the rise of the error over the original's.
+The authors' settings without their stop rule, for so many epochs of their schedule, of which the first takes no step:
+documents count the others. Their learning rate falls over 100 epochs whether or not the request ends earlier, so a
+request of E epochs ends at lr · (end / lr)^(E / 100). SmallVGG forgets 100 samples of every class, ResNet-18 the first
+classes. "Accuracy lost" is the rise of the error over the original's.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SCHEDULED = 100
 
 
 def watched(work: Work, key: str) -> tuple[int, ...]:
-    """After how many epochs to look; 0 is the original network."""
+    """After how many epochs of the schedule to look; 0 is the original network."""
     return work.scale.epochs_watched if key == "smallvgg" else work.scale.epochs_watched_classes
 
 
@@ -78,7 +79,7 @@ def _curves(work: Work, key: str, case: Case) -> dict[str, Any]:
     scores = {name: _scores(attackers, name) for name in names if name in rows} if attackers.ready() else {}
     return {
         "request": {"network": case.setting.name, "case": case.name, "task": case.task},
-        "epochs": list(watched(work, key)),
+        "epochs": {name: rows[name].get("epochs", 0) for name in names if name in rows},
         "methods": rows,
         "attacks": attacks(work, case, every, only=("xgboost",)),
         "attacker's scores": {name: found for name, found in scores.items() if found},

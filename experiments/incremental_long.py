@@ -91,7 +91,7 @@ def assemble(work: Work) -> dict[str, Any]:
     for setting, per_class, _ in runs(work):
         for method in METHODS:
             prefix = name_of(setting, per_class, method, 0).rpartition("/")[0]
-            found = [work.row(f"{prefix}/{seed}") for seed in work.seeds_of(prefix)]
+            found = {seed: work.row(f"{prefix}/{seed}") for seed in work.seeds_of(prefix)}
             if found:
                 table[f"{setting.name}, {per_class} a class, {method}"] = _summary(found, per_class)
     cases = [step_alone(setting, per_class, 1) for setting, per_class, _ in runs(work)]
@@ -99,9 +99,12 @@ def assemble(work: Work) -> dict[str, Any]:
     return {**head(work, NAME, _once(cases), prefixes), "drop": DROP, "runs": table}
 
 
-def _summary(found: list[dict[str, Any]], per_class: int) -> dict[str, Any]:
+def _summary(by_seed: dict[int, dict[str, Any]], per_class: int) -> dict[str, Any]:
+    found = list(by_seed.values())
     return {
         "per class": per_class,
+        "seeds": list(by_seed),
+        "config": found[0]["config"],
         "curves": rounded([row["test accuracy"] for row in found]),
         "targets reached": [sum(row["ok"]) for row in found],
         "dropped after": [dropped_after(row["test accuracy"], per_class) for row in found],

@@ -173,15 +173,18 @@ def poison_rows(work: Work, setting: Setting, budgets: Sequence[int], others: Se
     return table
 
 
-def _rows(work: Work, setting: Setting, budget: int, method: str) -> list[dict[str, Any]]:
+def _rows(work: Work, setting: Setting, budget: int, method: str) -> dict[int, dict[str, Any]]:
+    """By seed."""
     prefix = f"{setting.name}/poison-{budget}/{method}"
-    return [work.row(f"{prefix}/{seed}") for seed in work.seeds_of(prefix)]
+    return {seed: work.row(f"{prefix}/{seed}") for seed in work.seeds_of(prefix)}
 
 
-def _summary(method: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def _summary(method: str, by_seed: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    rows = list(by_seed.values())
     accuracy = {key: spread([row["accuracy"][key] for row in rows]) for key in rows[0]["accuracy"]}
     found: dict[str, Any] = {
         "title": method if method in NETWORKS else title_of(method),
+        "seeds": list(by_seed),
         "accuracy": accuracy,
         "seconds": timing([row["seconds"] for row in rows]),
     }

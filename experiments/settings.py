@@ -100,7 +100,8 @@ class Scale:
     """Of the bootstraps behind the attacks' intervals."""
     trials: int = 6
     """Of every baseline's tuning, at most."""
-    epochs_watched: tuple[int, ...] = (0, 1, 2, 4, 8, 12, 16, 20, 30, 40)
+    epochs_watched: tuple[int, ...] = (0, 2, 4, 8, 12, 16, 20, 30, 40, 60, 80, 100)
+    """Of the authors' schedule, whose first epoch takes no step."""
     epochs_watched_classes: tuple[int, ...] = (0, 5, 10, 20, 30, 40, 50, 60, 70, 80, 99)
     baseline_epochs: int | None = None
     """At most so many for every baseline; None: its own."""

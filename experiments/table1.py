@@ -1,4 +1,4 @@
-"""Table 1, figures 2 and 3: AllCNN on CIFAR-10 forgets 500 samples of class 0; every method, errors, seconds, attacks.
+"""Table 1, figures 1 and 2: AllCNN on CIFAR-10 forgets 500 samples of class 0; every method, errors, seconds, attacks.
 
     unweave reproduce table1 --data FOLDER [--seeds 5] [--models 50]
 

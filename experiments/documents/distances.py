@@ -68,3 +68,18 @@ def gap(rows: Mapping[str, Any], method: str, key: str) -> tuple[float, float | 
 
 def _shown(value: float, deviation: float | None) -> str:
     return f"{value:+.2f}" if deviation is None else f"{value:+.2f} ± {deviation:.2f}"
+
+
+def rise(row: Document, before: Document, key: str) -> float | None:
+    """By how much an error is above another row's, in points: the mean over seeds of which there are both networks."""
+    if key not in before.get("errors", {}):
+        return None
+    first = dict(zip(before["seeds"], before["errors"][key]["values"], strict=True))
+    own = zip(row["seeds"], row["errors"][key]["values"], strict=True)
+    rises = [value - first[seed] for seed, value in own if seed in first]
+    return sum(rises) / len(rises) if rises else None
+
+
+def retained_and_test(row: Document) -> tuple[str, str]:
+    """The sets on which accuracy should not be lost; where classes go, those of the others."""
+    return "retained", "retained test" if "retained test" in row["errors"] else "test"

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.documents.distances import retained_and_test, rise
+
 Document = Mapping[str, Any]
 Rows = list[dict[str, Any]]
 Spec = dict[str, Any]
@@ -20,6 +22,8 @@ COLOURS = {
     "unweave": "#0969da",
     "scrub": "#1a7f37",
     "eu_k": "#bf3989",
+    "ntk": "#953800",
+    "unlearned": "#cf222e",
 }
 CONFIG = {"background": "white", "view": {"stroke": None}, "axis": {"grid": False, "labelFontSize": 11}}
 SPARE = ("#0969da", "#cf222e", "#1a7f37", "#8250df")
@@ -80,7 +84,7 @@ def roc(attacks: Document, title: str, attack: str = "xgboost", shown: Iterable[
 
 
 def table1(document: Document) -> dict[str, Spec | None]:
-    """Figures 2 and 3, and the curve of the attack that the paper does not have."""
+    """Figures 1 and 2, and the curve of the attack that the paper does not have."""
     return {
         "table1-entropy": entropy(document["entropy"], "Entropy on the forget set"),
         "table1-roc": roc(document["attacks"], "The paper's attack"),
@@ -161,37 +165,83 @@ def _moved(found: Document, paper: Document, key: str) -> Spec | None:
 
 
 def epochs(document: Document) -> dict[str, Spec | None]:
-    """AUC by epoch, and the attacker's scores at some of them."""
+    """AUC and accuracy lost by epoch, and the attacker's scores at some of them."""
     drawn: dict[str, Spec | None] = {}
     for key, found in document["networks"].items():
         attacks = found["attacks"].get("methods", {})
-        names = {e: "original" if e == 0 else f"pgu epochs={e}" for e in found["epochs"]}
         rows = [
-            {"who": "pgu", "epochs": e, "AUC": attacks[name]["xgboost"]["auc"]["value"]}
-            for e, name in names.items()
+            {"who": "pgu", "epochs": taken, "AUC": attacks[name]["xgboost"]["auc"]["value"]}
+            for name, taken in found["epochs"].items()
             if "xgboost" in attacks.get(name, {})
         ]
         drawn[f"epochs-{key}"] = line(rows, "epochs", "AUC", "AUC of the paper's attack", points=True) if rows else None
-        scores = [
-            {"who": name, "log-odds of member": edge, "share": share}
-            for name, one in found["attacker's scores"].items()
-            for edge, share in zip(one["edges"], [*one["positives"], 0.0], strict=True)
-        ]
-        title = "The attacker's scores of unlearned networks"
-        drawn[f"epochs-{key}-scores"] = (
-            line(scores, "log-odds of member", "share", title, step=True) if scores else None
-        )
+        drawn[f"epochs-{key}-lost"] = _lost(found)
+        drawn[f"epochs-{key}-scores"] = _scores(found)
     return drawn
 
 
-def incremental_long(document: Document) -> dict[str, Spec | None]:
-    """Test accuracy over samples forgotten, mean over seeds as far as all of them go."""
+def _lost(found: Document) -> Spec | None:
+    """Accuracy lost by epoch, on retained and on test samples."""
+    methods = found["methods"]
     rows = [
-        {"who": name, "forgotten a class": step * run["per class"], "accuracy": sum(values) / len(values)}
-        for name, run in document["runs"].items()
-        for step, values in enumerate(zip(*run["curves"], strict=False))
+        {"who": which, "epochs": taken, "points": rise(methods[name], methods.get("original", {}), which)}
+        for name, taken in found["epochs"].items()
+        for which in retained_and_test(methods[name])
     ]
-    return {"incremental-long": line(rows, "forgotten a class", "accuracy", "Test accuracy, percent") if rows else None}
+    rows = [row for row in rows if row["points"] is not None]
+    return line(rows, "epochs", "points", "Accuracy lost, points", points=True, zero=True) if rows else None
+
+
+def _scores(found: Document) -> Spec | None:
+    """What the attacker thinks of unlearned networks and of retrained ones: at first, where it sees least, at last."""
+    seen, taken = found["attacks"].get("methods", {}), found["epochs"]
+    scored = [name for name in found["attacker's scores"] if "xgboost" in seen.get(name, {})]
+    if not scored:
+        return None
+    blind = min(scored, key=lambda name: abs(seen[name]["xgboost"]["auc"]["value"] - 0.5))
+    rows = [
+        {"who": who, "log-odds of member": edge, "share": share, "when": _when(taken[name])}
+        for name in dict.fromkeys([scored[0], blind, scored[-1]])
+        for who, key in (("unlearned", "positives"), ("retrained", "negatives"))
+        for edge, share in _bars(found["attacker's scores"][name], key)
+    ]
+    spec = line(rows, "log-odds of member", "share", "The attacker's scores", step=True) | {"width": 200}
+    in_order = list(dict.fromkeys(row["when"] for row in rows))
+    spec["encoding"]["column"] = {"field": "when", "type": "nominal", "sort": in_order, "title": None}
+    return spec
+
+
+def _when(taken: int) -> str:
+    return f"after {taken} epochs" if taken else "before"
+
+
+def _bars(histogram: Document, key: str) -> Iterable[tuple[float, float]]:
+    return zip(histogram["edges"], [*histogram[key], 0.0], strict=True)
+
+
+def incremental_long(document: Document) -> dict[str, Spec | None]:
+    """Test accuracy over samples forgotten, for each network: the mean over seeds as far as all of them go."""
+    rows: dict[str, Rows] = {}
+    for name, run in document["runs"].items():
+        network, _, who = name.split(", ")
+        rows.setdefault(network.partition("-")[0], []).extend(
+            {
+                "who": who,
+                "in steps of": str(run["per class"]),
+                "forgotten a class": step * run["per class"],
+                "accuracy": mean,
+            }
+            for step, mean in enumerate(sum(values) / len(values) for values in zip(*run["curves"], strict=False))
+        )
+    return {f"incremental-long-{network}": _accuracy(found, network) for network, found in rows.items()}
+
+
+def _accuracy(rows: Rows, network: str) -> Spec:
+    spec = line(rows, "forgotten a class", "accuracy", f"Test accuracy, percent, {network}")
+    sizes = list(dict.fromkeys(row["in steps of"] for row in rows))
+    dashes = {"domain": sizes, "range": [[1, 0], [6, 3], [2, 2]][: len(sizes)]}
+    spec["encoding"]["strokeDash"] = {"field": "in steps of", "type": "nominal", "scale": dashes}
+    return spec
 
 
 def attacks(document: Document) -> dict[str, Spec | None]:

@@ -128,7 +128,7 @@ INCREMENTAL: dict[str, Any] = {
 }
 
 EPOCHS: dict[str, Any] = {
-    "source": "Supplement (fig:entropy_by_epoch and the two figures before it)",
+    "source": "Supplement (fig:entropy_by_epoch, fig:entropy_by_epoch_resnet and the text about them)",
     "early stop": {"smallvgg": 12},
     "beyond": {"smallvgg": 40, "resnet18": 99},
     "stable from": {"resnet18": 70},
@@ -146,4 +146,4 @@ PAPER: dict[str, dict[str, Any]] = {
     "incremental-long": INCREMENTAL,
     "epochs": EPOCHS,
 }
-"""By the name of the experiment; class-smallvgg and attacks have no numbers in the paper, only pictures."""
+"""By the name of the experiment; of class-smallvgg the paper has a picture alone, of attacks nothing."""

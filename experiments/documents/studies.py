@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.documents.basis import basis, count, span, timed_seeds, timed_steps
 from experiments.documents.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
+from experiments.documents.distances import retained_and_test, rise
 
 Document = Mapping[str, Any]
 
@@ -94,30 +95,18 @@ def epochs(document: Document) -> str:
     for found in document["networks"].values():
         rows = []
         before = found["methods"].get("original", {})
-        for epoch in found["epochs"]:
-            name = "original" if epoch == 0 else f"pgu epochs={epoch}"
-            if name in found["methods"]:
-                errors = found["methods"][name]["errors"]
-                keys = ("retained", "retained test" if "retained test" in errors else "test")
-                lost = [_rise(found["methods"][name], before, k) for k in keys]
-                n = count(found["methods"][name])
-                rows.append([str(epoch), n, *lost, mean(errors["forgotten"]), auc(attack_of(found, name, "xgboost"))])
+        for name, taken in found["epochs"].items():
+            row = found["methods"][name]
+            lost = [_shown(rise(row, before, key)) for key in retained_and_test(row)]
+            attack = auc(attack_of(found, name, "xgboost"))
+            rows.append([str(taken), count(row), *lost, mean(row["errors"]["forgotten"]), attack])
         columns = ["epochs", "n", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
         parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
     return "\n\n".join([*parts, origin(document)])
 
 
-def _rise(row: Document, before: Document, key: str) -> str:
-    """How much an error rose, points: the mean over seeds of which there are both networks."""
-    if key not in before.get("errors", {}):
-        return MISSING
-    first = dict(zip(before["seeds"], before["errors"][key]["values"], strict=True))
-    rises = [
-        value - first[seed]
-        for seed, value in zip(row["seeds"], row["errors"][key]["values"], strict=True)
-        if seed in first
-    ]
-    return f"{round(sum(rises) / len(rises), 2) + 0.0:+.2f}" if rises else MISSING  # + 0.0: no "-0.00"
+def _shown(value: float | None) -> str:
+    return MISSING if value is None else f"{round(value, 2) + 0.0:+.2f}"  # + 0.0: no "-0.00"
 
 
 ATTACKED = {"retained": "retained", "forgotten": "forgotten", "test": "test", "own": "held-out of their class"}

@@ -185,7 +185,7 @@ def _by_the_papers_schedule(document: Document, of: str, keys: tuple[str, ...]) 
     for setting, methods in document.get("the paper's schedule", {}).items():
         if methods:
             epochs = document["recipes"][setting]["epochs"]
-            words = f"{of} of all {epochs} epochs of the paper's schedule:"
+            words = f"{of} of all {epochs} epochs of the schedule in the paper's code:"
             shown.append(f"{words}\n\n{simple(methods, keys)}")
             retrained = methods.get("retrained", {}).get("seconds")
             requests = [row for name, row in methods.items() if name not in ("original", "retrained")]
