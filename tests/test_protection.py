@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import unweave
 from unweave.descent import Descent
 from unweave.errors import ConfigError
-from unweave.protection import MUCH, PROTECTIONS, free_share, hard, soft
+from unweave.protection import FAINT, PROTECTIONS, faint_share, hard, soft, uses_all_alike
 from unweave.samples import Samples
 
 GAMMAS = [0.05, 0.5, 0.9, 0.99, 0.999999]
@@ -91,20 +91,33 @@ def space_of(grams: dict[str, Tensor], protect: str) -> unweave.CoreSpace:
     return unweave.CoreSpace.from_grams(grams_from(grams), 0.9, protect=protect)
 
 
-def test_what_is_free_is_the_retained_rows_share_outside_the_core() -> None:
+def test_what_is_faint_is_what_hard_would_leave_free_of_the_retained_rows() -> None:
     gram, _ = gram_and_gradient()
-    layer = space_of({"layer": gram}, "hard").layers["layer"]
+    layer = unweave.CoreSpace.from_grams(grams_from({"layer": gram}), 1 - FAINT, protect="hard").layers["layer"]
     outside = layer.rest[0]
     share = torch.trace(outside.mT @ gram @ outside) / torch.trace(gram)
-    assert free_share(layer.sigma, layer.left) == pytest.approx(float(share), rel=1e-9)
-    assert free_share(torch.zeros(1, 3), torch.ones(1, 3)) == 0.0
+    assert faint_share(layer.sigma) == pytest.approx(float(share), rel=1e-9)
+    assert faint_share(torch.zeros(1, 3)) == 0.0
+    assert faint_share(torch.tensor([[2.0], [0.0]])) == 0.0, "groups of one direction are used whole or not at all"
 
 
-def test_auto_is_hard_where_little_is_free_and_soft_where_much_is() -> None:
+@pytest.mark.parametrize(("share", "alike"), [(0.019, False), (0.021, True)])
+def test_from_where_on_directions_are_used_alike(share: float, alike: bool) -> None:
+    """σ of nine directions 1 and of the tenth s ≤ 1: it alone is faint, with s² of 9 + s²."""
+    s = (9 * share / (1 - share)) ** 0.5
+    sigma = torch.tensor([[1.0] * 9 + [s]], dtype=torch.float64)
+    assert faint_share(sigma) == pytest.approx(share)
+    assert uses_all_alike(sigma) == alike
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9, 0.99])
+def test_auto_is_hard_where_directions_are_used_unlike_and_soft_where_alike(gamma: float) -> None:
     steep, flat = torch.diag(torch.arange(1, 31.0) ** -3).double(), torch.eye(20).double()
-    of = {name: space_of({"steep": steep, "flat": flat}, name).layers for name in PROTECTIONS}
-    assert free_share(of["hard"]["steep"].sigma, of["hard"]["steep"].left) < MUCH
-    assert free_share(of["hard"]["flat"].sigma, of["hard"]["flat"].left) == pytest.approx(0.1)
+    of = {
+        name: unweave.CoreSpace.from_grams(grams_from({"steep": steep, "flat": flat}), gamma, protect=name).layers
+        for name in PROTECTIONS
+    }
+    assert faint_share(of["hard"]["flat"].sigma) == pytest.approx(0.1)
     for name, like in (("steep", "hard"), ("flat", "soft")):
         assert torch.equal(of["auto"][name].left, of[like][name].left)
         assert torch.equal(of["auto"][name].rank, of[like][name].rank)

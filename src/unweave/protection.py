@@ -21,14 +21,15 @@ soft
     and nothing else, as for hard.
 
 auto
-    Hard, and soft in a layer where hard would leave too much of the retained rows free. What lies in free directions
-    of their squared lengths is the share
+    Hard, and soft in a layer whose retained rows use its directions nearly alike. What lies beyond the directions that
+    hold 0.9 of Σ σ is the share
 
-        Σ w λ / Σ λ          of ‖R‖² = tr G
+        Σ_{i>k} λ_i / Σ λ          of the rows' squared lengths, ‖R‖² = tr G
 
     σ of images and of what layers make of them falls steeply, and a tenth of Σ σ is a hundredth of that or less. Where
     it does not, as in a first layer that sees standardised columns of a table, a tenth of Σ σ is about a tenth of the
-    rows themselves: two free directions of twenty are used nearly as much as the other eighteen.
+    rows themselves: two free directions of twenty would be used nearly as much as the other eighteen, and with a larger
+    γ none would be left. That is asked of a layer, not of γ: the share is the same whatever γ is.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ from torch import Tensor
 
 PROTECTIONS = ("auto", "hard", "soft")
 
-MUCH = 0.02
-"""With "auto" a layer is protected softly where hard would leave more than this share of the retained rows free."""
+FAINT, MUCH = 0.1, 0.02
+"""With "auto" a layer is protected softly where the directions that hold the last tenth of Σ σ hold more than this
+share of the retained rows."""
 
 HALVINGS = 64
 """Of the bracket of log μ, which is some tens wide: to the last digit."""
@@ -51,11 +53,21 @@ def hard(rank: Tensor, d: int) -> Tensor:
     return (torch.arange(d)[None] >= rank.cpu()[:, None]).double()
 
 
-def free_share(sigma: Tensor, left: Tensor) -> float:
-    """Σ w λ / Σ λ over all groups of a layer, for σ and w [groups, d]; 0 where there are no rows."""
-    lam = sigma.double().square()
+def uses_all_alike(sigma: Tensor) -> bool:
+    """Whether the retained rows use a layer's directions so nearly alike that "auto" protects it softly."""
+    return faint_share(sigma) > MUCH
+
+
+def faint_share(sigma: Tensor) -> float:
+    """What the directions with the last tenth of Σ σ hold of Σ λ, over all groups of a layer; σ [groups, d] descending.
+
+    0 where there are no rows.
+    """
+    sigma = sigma.double()
+    lam, so_far = sigma.square(), sigma.cumsum(1)
+    faint = so_far - sigma >= (1 - FAINT) * so_far[:, -1:]  # what those before it hold is enough already
     whole = float(lam.sum())
-    return float((lam * left.to(lam.device)).sum()) / whole if whole > 0 else 0.0
+    return float(lam[faint].sum()) / whole if whole > 0 else 0.0
 
 
 def soft(sigma: Tensor, gamma: float, power: int, present: Tensor) -> Tensor:

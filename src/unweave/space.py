@@ -26,7 +26,7 @@ from torch import Tensor
 from unweave.distributed import broadcast, divided, rank, ranks, together
 from unweave.errors import ConfigError, LayerChoiceError, LayerError
 from unweave.grams import LayerGrams, LayerInfo
-from unweave.protection import MUCH, PROTECTIONS, free_share, hard, soft
+from unweave.protection import PROTECTIONS, hard, soft, uses_all_alike
 
 ENERGIES = {"sigma": 1, "sigma2": 2}
 RANK_RULES = ("paper", "le", "lt")
@@ -229,7 +229,7 @@ def _decompose(gram: Tensor, info: LayerInfo, gamma: float, rule: _Rule) -> Laye
     present = _present(sigma, rule.noise if gamma == 1 else torch.finfo(torch.float64).eps)
     rank = _rank(sigma, gamma, rule, present).cpu()
     left = hard(rank, info.d)
-    if rule.protect == "soft" or (rule.protect == "auto" and free_share(sigma, left) > MUCH):
+    if rule.protect == "soft" or (rule.protect == "auto" and uses_all_alike(sigma)):
         left = soft(sigma, gamma, rule.power, present)
         rank = (left < 0.5).sum(1)
     return LayerSpace(info, vectors, sigma, rank, left, float(below))
