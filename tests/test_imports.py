@@ -33,7 +33,7 @@ ORDER = [
     {"outer", "singles"},
     {"outcomes"},
     {"spread"},
-    {"grams", "strangers"},
+    {"grams", "strangers", "ranking"},
     {"pool", "store"},
     {"resume", "steady", "sums"},
     {"fit", "space"},

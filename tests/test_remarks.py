@@ -159,7 +159,10 @@ def test_wrong_labels_that_are_gone_and_leave_nothing_better(
 ) -> None:
     look = poisoned[0].run(task="poison", epochs=1).history[0]
     first, last = replace(look, val_error=30.0), replace(look, val_error=after)
-    said = remarks.nothing_recovered(first, last, moved, unweave.ForgetConfig(task=task))
+    goal, config = replace(poisoned[0].run(task="poison", epochs=1).goal, error=0.0), unweave.ForgetConfig(task=task)
+    said = remarks.nothing_recovered(first, last, moved, goal, config)
+    assert remarks.nothing_recovered(first, last, moved, replace(goal, error=100.0), config) == [], "still followed"
+    assert remarks.nothing_recovered(replace(first, val_error=0.0), last, moved, goal, config) == [], "all was right"
     assert [text.startswith(f"the validation error did not fall (30.00 -> {after:.2f} %)") for text in said] == (
         [True] * told
     )
@@ -186,6 +189,46 @@ def test_a_request_that_is_another_each_time_it_is_read_is_told(points: Problem)
         assert any("another each time it is read" in text for text in result.warnings) == told
 
 
+def test_a_validation_set_unlike_that_of_fit_is_told(points: Problem) -> None:
+    shifted = [(x + 1.5, y) for x, y in points.val]
+    wrong = [(x, (y + 1) % 5) for x, y in points.val]
+    config = unweave.ForgetConfig(epochs=1)
+    for val, told in ((points.val, False), (points.val[:1], False), (shifted, True), (wrong, True)):
+        result = unweave.forget(points.model, points.forgotten, points.grams, val, config)
+        assert (
+            any("that the Grams were fitted with: are they of the same kind" in text for text in result.warnings)
+            == told
+        )
+    again = points.run()  # the next request watches a changed model: what its error was at first says nothing
+    more = unweave.forget(again.model, points.samples(torch.arange(50, 60)), again.grams, shifted, config)
+    assert not any("are they of the same kind" in text for text in more.warnings)
+
+
+def test_a_second_request_without_the_first_model_is_told_of_it(points: Problem) -> None:
+    once, config = points.run(), unweave.ForgetConfig(epochs=1)
+    more = points.samples(torch.arange(50, 80))
+    for first, told in ((None, True), (points.model, False)):
+        result = unweave.forget(once.model, more, once.grams, points.val, config, first=first)
+        assert any("first= (--first)" in text for text in result.warnings) == told
+    assert not any("first=" in text for text in once.warnings)
+
+
+@pytest.mark.parametrize(
+    ("rise", "samples", "due", "told"),
+    [(2.1, 10_000, 0.0, True), (1.9, 10_000, 0.0, False), (2.1, 100, 0.0, False), (4.0, 10_000, 3.0, False)],
+    ids=["more than two points", "less", "maybe by chance", "as by retraining"],
+)
+def test_a_validation_error_that_rose_is_told(
+    points: Problem, rise: float, samples: int, due: float, told: bool
+) -> None:
+    look = points.run(epochs=1).history[0]
+    first, final = (replace(look, val_error=20.0 + more, val_error_by_class={0: 20.0, 1: 20.0}) for more in (0.0, rise))
+    goal = replace(points.run(epochs=1).goal, due={0: due, 1: due})
+    said = remarks.risen(first, final, goal, samples)
+    assert [text.startswith("the validation error rose from 20.0 to") for text in said] == [True] * told
+    assert remarks.risen(replace(first, val_error=None), replace(final, val_error=None), goal, 0) == []
+
+
 def test_a_request_that_is_padded_to_another_length_is_told() -> None:
     net = token_classifier()
     ids, y = sentences(60)
@@ -194,7 +237,7 @@ def test_a_request_that_is_padded_to_another_length_is_told() -> None:
         given = unweave.fit(net, in_batches(inputs, y[:20], 20))
         said = remarks.read_otherwise(grams, given, unsteady=False)
         assert bool(said) == told
-        assert all("rows each, those that were fitted" in text and "the length they had" in text for text in said)
+        assert all("rows each, those that were fitted" in text and "had all one length" in text for text in said)
 
 
 def test_right_labels_that_cannot_be_left_cost_nothing(points: Problem) -> None:

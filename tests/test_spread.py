@@ -14,8 +14,9 @@ from unweave import LayerGrams, remarks
 from unweave.config import ForgetConfig
 from unweave.errors import StoreError
 from unweave.outcomes import Outcomes
+from unweave.ranking import FEW
 from unweave.spread import BINS, MOST_CLASSES, MarginCounts
-from unweave.stopping import FEW, choose_goal
+from unweave.stopping import choose_goal
 
 
 def outcomes(labels: Tensor, margins: Tensor, classes: int = 3) -> Outcomes:

@@ -151,7 +151,8 @@ def _aimed(asked: Asked, grams: LayerGrams, config: ForgetConfig) -> _Aim:
     seen, met = _watched(original, asked.val, samples, tempered=not _aims_at_kept(grams, before))
     held_out = _held_out(grams, seen, before)
     counts = grams.origin.labels, retained.origin.labels
-    goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts)
+    same = given.origin.first == grams.origin.first and not grams.origin.drifted
+    goal = choose_goal(config, before, held_out, grams.margins, learnt, *counts, same_model=same)
     return _Aim(given, before, found, retained, space, seen, met, held_out, goal)
 
 
@@ -160,7 +161,8 @@ def _warnings(
 ) -> list[str]:
     """What a person should look at, done or not."""
     config, first_look, net = request.config, request.history[0], request.descent.net
-    moved = aim.retained.restricted(asked.names)
+    moved, watched = aim.retained.restricted(asked.names), 0 if aim.seen is None else len(aim.seen)
+    soft = {name for name, layer in aim.space.layers.items() if not layer.hard}
     return [
         *(remarks.whole_classes(aim.retained, aim.before) if config.task == "samples" else []),
         *remarks.elsewhere(grams, asked.original),
@@ -174,10 +176,12 @@ def _warnings(
         *said_again(net, grams, asked.val),
         *remarks.drifted(aim.space, grams, aim.given),
         *remarks.about_the_labels(first_look, aim.goal, config),
-        *remarks.nothing_recovered(first_look, final, final.epoch > 0, config),
-        *remarks.about_the_end(shift, first_look, final, aim.goal, config, gone=classes_gone(grams)),
+        *remarks.another_val(grams, aim.seen),
+        *remarks.nothing_recovered(first_look, final, final.epoch > 0, aim.goal, config),
+        *(remarks.risen(first_look, final, aim.goal, watched) if config.task != "poison" else []),
+        *remarks.about_the_end(shift, first_look, final, aim.goal, config, classes_gone(grams), soft),
         *remarks.felt_since(_since(asked.first, net, moved), shift),
-        *remarks.risen_since(grams, aim.retained, final, 0 if aim.seen is None else len(aim.seen)),
+        *remarks.risen_since(grams, aim.retained, final, watched),
         *(remarks.what_can_move(net, asked.names) if config.layers is None else []),
     ]
 

@@ -14,9 +14,10 @@ from unweave.gone import classes_gone
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers
 from unweave.outcomes import ClassProfile, Outcomes
+from unweave.ranking import FEW
 from unweave.result import Look
 from unweave.space import CoreSpace
-from unweave.stopping import FEW, SAID, Goal
+from unweave.stopping import SAID, Goal
 from unweave.strangers import Strangers
 from unweave.twins import SHARED, met_once
 
@@ -27,8 +28,12 @@ sets are known by heart 0.14 came with more than a point of the retained samples
 Where labels are wrong the last layer is rescaled, and it is mostly more (there: 0.40)."""
 LARGE_CLASS_RISE = 10.0
 """A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
+LARGE_VAL_RISE = 2.0
+"""A rise of the validation error by one request, in points, that is worth a warning."""
 LARGE_RISE = 5.0
 """A rise of the held-out error over all requests so far, in points, that is worth a warning."""
+OTHER_VAL = 5.0
+"""A difference of the validation error from what it was when the Grams were fitted, in points, that is worth one."""
 UNSURE = 5.0
 """A standard error of the target, in points, that is worth a warning."""
 FEW_WEIGHTS = 0.5
@@ -55,7 +60,9 @@ def read_otherwise(grams: LayerGrams, given: LayerGrams, unsteady: bool) -> list
         each, rest = divmod(info.rows, grams.samples)
         if not rest and each * samples != rows:  # with a rest, it is not the same for each sample anyway
             words = f"samples of the request bring {rows / samples:.4g} rows each, those that were fitted {each}"
-            return [f"to layer {name!r} {words}: {again} padded or cropped to the length they had"]
+            return [
+                f"to layer {name!r} {words} on average. If those had all one length, {again} padded or cropped to it"
+            ]
     return []
 
 
@@ -122,11 +129,34 @@ def aimed_at_few(goal: Goal, held_out: ClassProfile | None, before: Outcomes, co
     ]
 
 
+def another_val(grams: LayerGrams, seen: Outcomes | None) -> list[str]:
+    """A warning where validation samples are not like those that the Grams were fitted with, by the same model."""
+    kept = grams.held_out
+    if seen is None or kept is None or grams.origin.forgotten or not kept.has(seen.labels):
+        return []
+    before = kept.expected_error(seen.labels)
+    share = min(max(before / 100, 0.01), 0.99)
+    by_chance = 100 * math.sqrt(share * (1 - share) * (1 / len(seen) + 1 / float(kept.count.sum())))
+    if abs(seen.error - before) <= max(OTHER_VAL, 4 * by_chance):
+        return []
+    return [
+        f"before the first step {seen.error:.1f} % of the validation samples were wrong, where {before:.1f} % of those "
+        "were that the Grams were fitted with: are they of the same kind, under the same transform, with their right "
+        "labels? If not, what was aimed at is wrong as well: start again from the model and Grams of before"
+    ]
+
+
 def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]:
     """A warning where what was taken out is not what had been added."""
     clipped = max((layer.clipped for layer in space.layers.values()), default=0.0)
-    if clipped < 1e-3:
+    if clipped < 1e-3 and grams.origin.first == given.origin.first:
         return []
+    if clipped < 1e-3:
+        return [
+            "earlier requests have changed what the network makes of these samples, so that they were not taken out "
+            "exactly: retained samples are protected less with every such request. first= (--first), the model that "
+            "the Grams were fitted with, keeps it exact"
+        ]
     words = f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"
     if grams.origin.first != given.origin.first:
         words += (
@@ -141,24 +171,54 @@ def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]
     return [words]
 
 
+def risen(first: Look, final: Look, goal: Goal, samples: int) -> list[str]:
+    """A warning where a request has cost held-out samples, by more than retraining would and by more than chance.
+
+    Args:
+        first: before the first step.
+        final: at the end.
+        goal: of the request.
+        samples: that were watched.
+    """
+    before, after = first.val_error, final.val_error
+    if before is None or after is None:
+        return []
+    due = statistics.fmean(goal.due.get(c, 0.0) for c in final.val_error_by_class or {0: 0.0})
+    changed = min(max((after - before) / 100, 0.0), 1.0)  # of all samples at least so many have become wrong
+    by_chance = 100 * math.sqrt(changed / max(samples, 1))
+    if after - before - due <= max(LARGE_VAL_RISE, 2 * by_chance):
+        return []
+    return [f"the validation error rose from {before:.1f} to {after:.1f} %: this request cost other samples"]
+
+
 def about_the_end(
-    shift: dict[str, float], first: Look, final: Look, goal: Goal, config: ForgetConfig, gone: Collection[int] = ()
+    shift: dict[str, float],
+    first: Look,
+    final: Look,
+    goal: Goal,
+    config: ForgetConfig,
+    gone: Collection[int] = (),
+    soft: Collection[str] = (),
 ) -> list[str]:
-    """What a person should look at even though, or especially because, the request is done."""
+    """What a person should look at even though, or especially because, the request is done.
+
+    ``gone``: classes that were forgotten before; ``soft``: layers that were protected softly.
+    """
     warnings = []
     if not goal.at_least and first.forget_error >= goal.error > 0:
         warnings.append(
-            f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out: were "
-            "these samples trained on, under this very transform, and is the validation set held out?"
+            f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out. Where "
+            "these samples are hard ones that is so, and none is made better; if not: were they trained on, under this "
+            "very transform, and is the validation set held out?"
         )
     if goal.held_out_error == 0 and not first.val_error:  # one of another class that is wrong clears it
         warnings.append(
             "the target is an error of 0 %, because none of the held-out samples of these classes is wrong: is the "
             "validation set really held out? It must not hold training samples"
         )
-    most, words = _felt_most(shift)
+    most, name, words = _felt_most(shift)
     if most > LARGE_SHIFT:
-        gentler = config.protect != "soft" and config.task != "poison"  # rescaling is felt whatever the protection
+        gentler = name not in soft and config.task != "poison"  # rescaling is felt whatever the protection
         warnings.append(f"{words}; from the original, protect='soft' may do less" if gentler else words)
     before, after = first.val_error_by_class or {}, final.val_error_by_class or {}
     for c in sorted(set(after) - set(gone)):
@@ -193,10 +253,12 @@ def about_the_labels(first: Look, goal: Goal, config: ForgetConfig) -> list[str]
     ]
 
 
-def nothing_recovered(first: Look, final: Look, moved: bool, config: ForgetConfig) -> list[str]:
+def nothing_recovered(first: Look, final: Look, moved: bool, goal: Goal, config: ForgetConfig) -> list[str]:
     """A warning where wrong labels are no longer followed, and held-out samples are no better off for it."""
     before, after = first.val_error, final.val_error
-    if config.task != "poison" or not moved or before is None or after is None or after < before:
+    if config.task != "poison" or not moved or not goal.reached(final.forget_error):
+        return []
+    if not before or after is None or after < before:  # where none is wrong there is nothing to repair
         return []
     return [
         f"the validation error did not fall ({before:.2f} -> {after:.2f} %): the wrong labels are no longer followed, "
@@ -212,15 +274,15 @@ def felt_since(shift: Mapping[str, float], shift_now: Mapping[str, float]) -> li
         shift: since the first model; empty where that is not there, or was the model of this request.
         shift_now: since the model of this request.
     """
-    most, words = _felt_most(shift)
+    most, _, words = _felt_most(shift)
     return [f"over all requests so far {words}"] if most > LARGE_SHIFT >= _felt_most(shift_now)[0] else []
 
 
-def _felt_most(shift: Mapping[str, float]) -> tuple[float, str]:
-    """The largest change of a layer, and what to say of it."""
+def _felt_most(shift: Mapping[str, float]) -> tuple[float, str, str]:
+    """The largest change of a layer, of which one, and what to say of it."""
     most, name = max(((value, name) for name, value in shift.items()), default=(0.0, ""))
     words = f"retained samples feel layer {name!r} change by {100 * most:.0f} %"
-    return most, f"{words}: check the errors of those that are still there"
+    return most, name, f"{words}: check the errors of those that are still there"
 
 
 def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: int) -> list[str]:

@@ -16,13 +16,11 @@ from torch import Tensor
 from unweave.config import ForgetConfig
 from unweave.errors import DataError
 from unweave.outcomes import ClassProfile, Outcomes
+from unweave.ranking import by_training, within
 from unweave.spread import MarginCounts
 
 LANDING_POINTS = 0.5
 """A landing is right within this many points of the target error, or within one sample if that is more."""
-
-FEW = 20
-"""With fewer samples of a class, each is ranked among all that the model was trained on, where that is known."""
 
 NEAR = 0.25
 """Few samples within this share of the spread of held-out margins are near: retrained models differ by
@@ -57,10 +55,10 @@ class Goal:
     held_out_error: float | None = None
     """The held-out error of the forget set's classes, in percent, where the target comes of it."""
     few: bool = False
-    """Of every class there are so few samples that the error alone may say nothing: one that stays right may not have
-    been forgotten at all."""
+    """Of every class there are few samples, or odd ones: the error alone may say nothing, for one that stays right may
+    not have been forgotten at all."""
     near: float = 0.0
-    """Of few samples: a distance that is none, should no step make it smaller."""
+    """Of such samples: a distance that is none, should no step make it smaller."""
     highest: Tensor | None = None
     """Margins [N] that no target may exceed."""
     due: Mapping[int, float] = field(default_factory=dict)
@@ -103,6 +101,8 @@ def choose_goal(
     learnt: Outcomes | None = None,
     present: Sequence[int] = (),
     retained: Sequence[int] = (),
+    *,
+    same_model: bool = False,
 ) -> Goal:
     """The goal of a request.
 
@@ -114,6 +114,7 @@ def choose_goal(
         learnt: what the model that these margins are of makes of the forget set, where it is there.
         present: how many samples of each class there are before the request; empty where nobody knows.
         retained: how many there are afterwards.
+        same_model: whether ``learnt`` is of the model that ``trained`` is of.
 
     Raises:
         DataError: neither ``val=`` nor aggregates in the Grams to aim at, or none for one of the classes.
@@ -130,7 +131,7 @@ def choose_goal(
         )
     shifted = config.label_shift and (config.task, config.stop) == ("samples", "held-out")
     aim = held_out.without(retained) if shifted else held_out
-    goal = _as_held_out(config, tolerance, before, aim, trained, learnt or before)
+    goal = _as_held_out(config, tolerance, before, aim, _Known(trained, learnt or before, same_model))
     as_it_is = held_out.expected_error(before.labels)
     words = f"{goal.words}{FEWER}" if aim.expected_error(before.labels) > as_it_is + SAID else goal.words
     due = _due(before, held_out.without(present), aim) if shifted else {}
@@ -143,31 +144,48 @@ def _due(before: Outcomes, now: ClassProfile, aim: ClassProfile) -> dict[int, fl
     return {c: rises[c].item() for c in before.labels.unique().tolist() if rises[c] > 0}
 
 
+@dataclass(frozen=True)
+class _Known:
+    """Of how hard samples were to learn: see the arguments of :func:`choose_goal`."""
+
+    trained: MarginCounts | None
+    learnt: Outcomes
+    same_model: bool
+
+    def ranked(self, before: Outcomes) -> Tensor:
+        """Which samples are ranked among the training samples, bool [N]."""
+        if self.trained is None:
+            return torch.zeros(len(before), dtype=torch.bool)
+        return by_training(before, self.learnt, self.trained, self.same_model)
+
+    def ranks(self, labels: Tensor, ranked: Tensor) -> Tensor:
+        """Their ranks there."""
+        assert self.trained is not None
+        return self.trained.ranks(labels[ranked], self.learnt.margin[ranked])
+
+
 def _as_held_out(
-    config: ForgetConfig,
-    tolerance: float,
-    before: Outcomes,
-    held_out: ClassProfile,
-    trained: MarginCounts | None,
-    learnt: Outcomes,
+    config: ForgetConfig, tolerance: float, before: Outcomes, held_out: ClassProfile, known: _Known
 ) -> Goal:
-    """Every sample at the margin of held-out ones of its class at its rank."""
+    """Every sample at the margin of held-out ones of its class at its rank, and none above where it is.
+
+    Who asks to be forgotten is not to be known better: what is wrong already stays wrong.
+    """
     held_out.require(before.labels)
-    ranks, wrong, words = _ranks_within(before), held_out.error[before.labels], "the held-out error of its classes"
-    few = ranked_by_training(before, trained)
-    if trained is not None and bool(few.any()):
-        ranks[few] = trained.ranks(before.labels[few], learnt.margin[few])
+    ranks, words = within(before), "the held-out error of its classes"
+    wrong = held_out.error[before.labels].maximum(_share_by_class(before))
+    ranked = known.ranked(before)
+    if bool(ranked.any()):
+        ranks[ranked] = known.ranks(before.labels, ranked)
         # What would be wrong is aimed at the middle of what is: the lowest margins are those of the oddest of many
         # samples, which a single one hardly is, and the way there costs the others.
-        middle = wrong[few] / 2
-        wrong[few] = (ranks[few] < wrong[few]).double()
-        ranks[few] = ranks[few].maximum(middle)
-        words += ", for samples as hard to learn as these" if bool(few.all()) else ", for some by how hard to learn"
-    margins = held_out.margin_at(before.labels, ranks)
-    # Who asks to be forgotten is not to be known better: what is wrong already, and would be right, stays wrong.
-    highest = before.margin.where(few, torch.inf)
-    wrong = wrong.where(~(before.wrong & (margins >= highest)), 1.0)
-    margins = margins.minimum(highest)
+        unseen = held_out.error[before.labels][ranked]
+        wrong[ranked] = ((ranks[ranked] < unseen) | before.wrong[ranked]).double()
+        ranks[ranked] = ranks[ranked].maximum(unseen / 2)
+        words += ", for samples as hard to learn as these" if bool(ranked.all()) else ", for some by how hard to learn"
+    elif 100 * wrong.mean().item() > held_out.expected_error(before.labels) + SAID:
+        words += ", and no better than now"
+    margins = held_out.margin_at(before.labels, ranks).minimum(before.margin)
     spread = (margins.std().item() if len(margins) > 1 else 0.0) or 1.0  # few may all have one target
     return Goal(
         error=100.0 * wrong.mean().item(),
@@ -176,29 +194,16 @@ def _as_held_out(
         words=words,
         margins=margins if config.objective == "match" else None,
         spread=max(spread, 1e-12),
-        few=bool(few.all()),
-        near=NEAR * held_out.margin[before.labels].std(1).mean().item() if bool(few.all()) else 0.0,
-        highest=highest,
+        few=bool(ranked.all()),
+        near=NEAR * held_out.margin[before.labels].std(1).mean().item() if bool(ranked.all()) else 0.0,
+        highest=before.margin,
     )
 
 
-def ranked_by_training(outcomes: Outcomes, trained: MarginCounts | None) -> Tensor:
-    """Which samples are ranked among the training samples of their class, bool [N]: those of which there are few.
-
-    Among themselves a few are ranked by chance, and a single one is always in the middle.
-    """
-    few = outcomes.labels.bincount(minlength=outcomes.classes)[outcomes.labels] < FEW
-    return few & trained.known(outcomes.labels) if trained is not None else torch.zeros_like(few)
-
-
-def _ranks_within(outcomes: Outcomes) -> Tensor:
-    """Where each sample's margin stands among the forget set's own samples of its class: (position + ½) / n."""
-    ranks = torch.empty(len(outcomes), dtype=torch.float64)
-    for c in outcomes.labels.unique():
-        own = (outcomes.labels == c).nonzero().squeeze(1)
-        order = outcomes.margin[own].argsort(stable=True).argsort(stable=True)
-        ranks[own] = (order.double() + 0.5) / len(own)
-    return ranks
+def _share_by_class(before: Outcomes) -> Tensor:
+    """For each sample, what share of the request's samples of its class is wrong, [N]."""
+    counts, wrong = (before.labels.bincount(w, before.classes) for w in (None, before.wrong.double()))
+    return (wrong / counts)[before.labels]
 
 
 def collapsed(val_error: float | None, val_before: float | None, max_damage: float | None) -> bool:
