@@ -131,7 +131,7 @@ class _Aim:
     retained: LayerGrams
     space: CoreSpace
     seen: Outcomes | None
-    met: list[list[int]]
+    met: int
     held_out: ClassProfile | None
     goal: Goal
 
@@ -168,7 +168,7 @@ def _warnings(
         *remarks.repeated(asked.digests),
         *remarks.some_strangers(aim.strangers),
         *remarks.ranked_by_chance(grams, aim.before, config),
-        *remarks.not_held_out(aim.met),
+        *remarks.not_held_out(aim.met, len(asked.samples)),
         *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before, config),
         *(left_of_classes(aim.retained, aim.before) if config.task == "classes" else []),
         *said_again(net, grams, asked.val),
@@ -229,15 +229,13 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     )
 
 
-def _watched(
-    original: nn.Module, val: Loader | None, samples: Samples, tempered: bool
-) -> tuple[Outcomes | None, list[list[int]]]:
-    """What the original makes of the validation samples, and how often each rank met samples to forget among them."""
+def _watched(original: nn.Module, val: Loader | None, samples: Samples, tempered: bool) -> tuple[Outcomes | None, int]:
+    """What the original makes of the validation samples, and how many of the samples to forget are among them."""
     if val is None:
-        return None, []
+        return None, 0
     twins = Twins(torch.cat([marks(inputs) for inputs, _ in samples.pairs(MARKED_TOGETHER)]))
     seen = observe_val(original, val, twins.show, tempered)
-    return seen, exchange("the samples that were met again", twins.met())
+    return seen, twins.met_once()
 
 
 def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> ClassProfile | None:
