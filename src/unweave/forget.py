@@ -79,7 +79,8 @@ def forget(
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
-            sums or the counts of margins can tell: many samples, or samples unlike the others).
+            sums or the counts of margins can tell: many samples, or samples unlike the others; of margins
+            ``strangers="tell"`` only warns).
         DataError, ModelError, LayerError, ConfigError: see :mod:`unweave.errors`. Model and Grams are unchanged.
         RankError: another rank failed or is gone.
     """
@@ -144,8 +145,8 @@ def _aimed(asked: Asked, grams: LayerGrams, config: ForgetConfig) -> _Aim:
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     found = _strangers(grams, given, learnt)
-    if found is not None:
-        found.require_few()
+    if found is not None and config.strangers == "refuse":
+        found.require_few(remarks.copies(asked.digests), asked.unsteady)
     retained = here - given
     space = _space(retained.restricted(asked.names), config, grams.names)
     seen, met = _watched(original, asked.val, samples, tempered=not _aims_at_kept(grams, before))

@@ -59,9 +59,14 @@ def read_otherwise(grams: LayerGrams, given: LayerGrams, unsteady: bool) -> list
     return []
 
 
+def copies(digests: tuple[str, ...]) -> int:
+    """How many samples of the request are copies of others in it."""
+    return len(digests) - len(set(digests))
+
+
 def repeated(digests: tuple[str, ...]) -> list[str]:
     """A warning where a sample was taken out more than once: a training set may hold it twice, a loader repeat it."""
-    more = len(digests) - len(set(digests))
+    more = copies(digests)
     if not more:
         return []
     return [
