@@ -33,6 +33,7 @@ INVALID: list[tuple[str, Any]] = [
     ("energy", "sigma3"),
     ("rank_rule", "ge"),
     ("negative", "ignore"),
+    *[("strangers", value) for value in ("ignore", None)],
 ]
 
 

@@ -24,6 +24,7 @@ import unweave
 from unweave import distributed
 from unweave.descent import Descent
 from unweave.rest import fingerprint
+from unweave.twins import Twins, marks
 
 EXACT = 1e-10
 
@@ -75,6 +76,21 @@ def test_validation_samples_that_any_rank_trains_on_are_told_of_once(job: Job) -
     assert said.startswith("9 of the 22 validation samples are among the training samples")
     assert others == [[]] * len(others)
     assert job.run(told_of_val, 0) == [[]] * (1 + len(others))
+
+
+def met_by_all(shown: list[int]) -> int:
+    """How many of four samples come by once, where each rank is shown these and those after them."""
+    x = torch.arange(8.0).view(4, 2)
+    some = Twins(marks(x))
+    for i in shown:
+        some.show(x[dist.get_rank() + i :][:1])
+    return some.met_once()
+
+
+def test_samples_that_come_by_on_two_ranks_are_not_met_once(two: Job) -> None:
+    assert two.run(met_by_all, [0]) == [2, 2], "the first and the second, once each"
+    assert two.run(met_by_all, [0, 1]) == [2, 2], "the second on both ranks"
+    assert two.run(met_by_all, []) == [0, 0]
 
 
 def fit_share(kind: str, count: int | None = None) -> unweave.LayerGrams:

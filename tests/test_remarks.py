@@ -283,20 +283,20 @@ def test_samples_to_forget_that_are_not_held_out_are_told(points: Problem) -> No
         assert not any("among the validation" in text for text in points.run(val=val).warnings)
 
 
-def test_what_any_rank_has_met_once_counts() -> None:
-    assert remarks.not_held_out([[1, 0, 0, 2], [0, 0, 1, 0]])[0].startswith("2 of these 4 samples")
-    assert remarks.not_held_out([[0] * 3] * 2) == remarks.not_held_out([]) == []
-    assert remarks.not_held_out([[1, 0, 1], [1, 0, 1]]) == [], "alike by chance, or they would not come twice"
-    assert remarks.not_held_out([[1] * 5 + [0] * 95]) == []
-    assert len(remarks.not_held_out([[1] * 6 + [0] * 94])) == 1
+def test_a_few_among_the_validation_samples_are_not_told_of() -> None:
+    assert remarks.not_held_out(2, 4)[0].startswith("2 of these 4 samples")
+    assert remarks.not_held_out(0, 4) == remarks.not_held_out(0, 0) == remarks.not_held_out(5, 100) == []
+    assert len(remarks.not_held_out(6, 100)) == 1
 
 
-def test_samples_that_are_in_a_set_twice_are_not_met() -> None:
-    x = torch.arange(8.0).view(4, 2)
-    some = Twins(marks(torch.cat([x, x[:1]])))
-    some.show(x[1:3])
-    some.show(x)
-    assert sorted(some.met()) == [0, 0, 1, 2, 2]
+def test_samples_that_are_alike_by_chance_are_not_met() -> None:
+    x = torch.arange(12.0).view(6, 2)
+    some = Twins(marks(torch.cat([x[:5], x[:1]])))  # the first is there twice
+    assert some.met_once() == 0
+    some.show(x[:3])
+    assert some.met_once() == 2
+    some.show(x[2:])  # the third comes by again
+    assert some.met_once() == 3
 
 
 INPUTS = {

@@ -13,14 +13,15 @@ from helpers import in_batches
 from problems import Problem
 from scipy.sparse import csr_matrix
 from scipy.sparse.csgraph import maximum_bipartite_matching
+from test_remarks import Jittered
 from test_spread import outcomes, spread
 from torch import Tensor
 
 import unweave
 from unweave.errors import MismatchError
 from unweave.outcomes import Outcomes
-from unweave.spread import BINS, REACH, MarginCounts, bins
-from unweave.strangers import EDGES, strangers
+from unweave.spread import BINS, REACH, MarginCounts, binned
+from unweave.strangers import Strangers, strangers
 
 forgetting = importlib.import_module("unweave.forget")  # the name unweave.forget is the function
 REFUSED = "were not fitted as they are here"
@@ -41,44 +42,94 @@ def seen_by(problem: Problem, x: Tensor, y: Tensor) -> Outcomes:
 # ---------------------------------------------------------------------------------------------------------- counting
 
 
-def without_a_place(fitted: MarginCounts, asked: Outcomes, edge: float) -> int:
+def at(place: Tensor) -> Tensor:
+    """The margins that stand at these places on the scale of the bins."""
+    return (place.double() * (2 * REACH / BINS) - REACH).sinh()
+
+
+def without_a_place(counts: Tensor, asked: Outcomes) -> int:
     """The oracle: as many samples as possible are matched with places, one place for each count of a bin."""
-    places = [(c, b) for c in range(asked.classes) for b in range(BINS) for _ in range(int(fitted.counts[c, b]))]
+    places = [(c, b) for c, b in counts.clamp(min=0).nonzero().tolist() for _ in range(int(counts[c, b]))]
     links = np.zeros((len(asked), max(1, len(places))), dtype=int)
-    for i, (label, place) in enumerate(zip(asked.labels.tolist(), bins(asked.margin).tolist(), strict=True)):
-        near = {min(int(place - edge), BINS - 1), min(int(place + edge), BINS - 1)}
+    for i, (label, own) in enumerate(zip(asked.labels.tolist(), binned(asked.margin).tolist(), strict=True)):
         for j, (c, b) in enumerate(places):
-            links[i, j] = c == label and b in near
+            links[i, j] = c == label and abs(b - own) <= 2
     return int((maximum_bipartite_matching(csr_matrix(links), perm_type="column") < 0).sum())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(40))
 def test_as_many_are_strangers_as_find_no_place_whatever_places_the_others_take(seed: int) -> None:
     order = torch.Generator().manual_seed(seed)
+    lowest = (0, 100, BINS - 15)[seed % 3]  # also at the ends of the scale
 
-    def crowded(count: int) -> Outcomes:  # in few bins, many of them at an edge
-        place = 100 + torch.randint(0, 12, (count,), generator=order) + 0.01 * torch.randn(count, generator=order)
-        labels = torch.randint(0, 2, (count,), generator=order)
-        return outcomes(labels, (place.double() * (2 * REACH / BINS) - REACH).sinh())
+    def crowded(count: int) -> Outcomes:
+        place = lowest + 15 * torch.rand(count, generator=order)
+        return outcomes(torch.randint(0, 2, (count,), generator=order), at(place))
 
-    fitted, asked = crowded(60), crowded(50)
-    counts = spread(fitted)
-    found = strangers(counts, asked, "float32")
+    counts, asked = spread(crowded(50)).counts, crowded(20 + seed)
+    counts[:, lowest : lowest + 15] -= torch.randint(0, 4, (3, 15), generator=order)  # some are below zero
+    found = strangers(MarginCounts(counts), asked, "float32")
     assert found is not None
-    assert found.least == without_a_place(counts, asked, EDGES["float32"]) > 0
-    assert len(found.certain) <= found.least
+    assert found.least == without_a_place(counts, asked) > 0
+    alone = [without_a_place(counts, asked.where(torch.arange(len(asked)) == i)) for i in range(len(asked))]
+    assert found.certain == tuple(i for i, lost in enumerate(alone) if lost)
 
 
-def test_part_of_what_was_fitted_has_no_strangers_though_it_is_rounded_otherwise() -> None:
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("size", [1, 7, 40])
+def test_requests_in_a_row_that_read_otherwise_than_fit_did_have_no_strangers(dtype: str, size: int) -> None:
+    """What each takes out, half a bin away, is somebody else's count, and leaves its own."""
+    for seed, count in enumerate((40, 200, 800)):
+        order = torch.Generator().manual_seed(seed)
+        labels, places = torch.randint(0, 3, (count,), generator=order), 150 + 12 * torch.randn(count, generator=order)
+        counts = spread(outcomes(labels, at(places)))
+        for part in torch.randperm(count, generator=order)[: count // 2].split(size):
+            asked = outcomes(labels[part], at(places[part] + torch.rand(len(part), generator=order) - 0.5))
+            found = strangers(counts, asked, dtype)
+            assert found is not None
+            assert (found.least, found.certain) == (0, ())
+            left = counts.combined(spread(asked), -1)
+            assert left is not None
+            counts = left
+        assert (counts.counts < 0).any()
+
+
+def test_part_of_what_was_fitted_has_no_strangers_though_it_is_read_more_coarsely() -> None:
     order = torch.Generator().manual_seed(0)
     for seed in range(50):
-        labels = torch.randint(0, 3, (300,), generator=order)
-        fitted = outcomes(labels, 6 * torch.randn(300, generator=torch.Generator().manual_seed(seed)))
-        part = fitted.where(torch.rand(300, generator=order) < 0.9)
-        noise = 1 + 1e-5 * torch.randn(len(part), generator=order)
-        found = strangers(spread(fitted), outcomes(part.labels, part.margin * noise), "float32")
+        labels, places = torch.randint(0, 3, (300,), generator=order), 120 + 30 * torch.randn(300, generator=order)
+        part = torch.rand(300, generator=torch.Generator().manual_seed(seed)) < 0.9
+        moved = places[part] + 1.4 * (2 * torch.rand(int(part.sum()), generator=order) - 1)
+        found = strangers(spread(outcomes(labels, at(places))), outcomes(labels[part], at(moved)), "float32")
         assert found is not None
         assert (found.least, found.certain) == (0, ())
+
+
+def test_a_count_below_zero_is_none_and_takes_no_other_away() -> None:
+    counts = torch.zeros(3, BINS).long()
+    counts[0, 100:102] = torch.tensor([1, -1])
+    found = strangers(MarginCounts(counts), outcomes(torch.tensor([0]), at(torch.tensor([100.5]))), "float32")
+    assert found is not None
+    assert (found.least, found.certain) == (0, ())
+
+
+@pytest.mark.parametrize("of", [100, 700])
+def test_a_hundredth_is_told_of_and_one_more_is_refused(of: int) -> None:
+    Strangers(of // 100, (), of).require_few(0, False)
+    with pytest.raises(MismatchError, match=f"At least {of // 100 + 1} of these {of} samples {REFUSED}"):
+        Strangers(of // 100 + 1, (), of).require_few(0, False)
+
+
+def test_the_likelier_reason_comes_first() -> None:
+    many = Strangers(30, (), 80)
+    for copies, unsteady, reason in (
+        (30, False, "30 of these 80 samples are copies of others in the request, and at least 30 find no"),
+        (30, True, "30 of these 80 samples are copies"),
+        (29, True, "A sample of the request is another each time it is read"),
+        (29, False, "At least 30 of these 80 samples were not fitted"),
+    ):
+        with pytest.raises(MismatchError, match=f"^{reason}.*only be told: strangers='tell'\\.$"):
+            many.require_few(copies, unsteady)
 
 
 def test_who_stands_where_nobody_is_left_is_a_stranger_for_certain() -> None:
@@ -165,11 +216,32 @@ def test_what_was_forgotten_is_not_there_to_be_taken_out_again_under_another_lab
         unweave.forget(done.model, relabelled, done.grams, points.val, first=points.model)
 
 
-def test_grams_that_were_read_in_tf32_do_not_tell(points: Problem) -> None:
+def test_grams_that_were_read_in_tf32_or_have_drifted_do_not_tell(points: Problem) -> None:
     grams = points.grams
-    origin = replace(grams.origin, convolutions="tf32")
-    sums = {name: grams.grouped(name) for name in grams}
-    told = unweave.LayerGrams(sums, grams.layers, origin, grams.held_out, grams.margins)
     seen = seen_by(points, points.x[:6], (points.y[:6] + 1) % 5)
     assert forgetting._strangers(grams, grams, seen).least > 0
-    assert forgetting._strangers(told, told, seen) is None
+    for origin in (replace(grams.origin, convolutions="tf32"), replace(grams.origin, drifted=True)):
+        sums = {name: grams.grouped(name) for name in grams}
+        other = unweave.LayerGrams(sums, grams.layers, origin, grams.held_out, grams.margins)
+        assert forgetting._strangers(other, grams, seen) is None
+
+
+def test_who_asks_to_be_told_is_not_refused(points: Problem) -> None:
+    others = (points.y[:6] + 1) % 5
+    with pytest.raises(MismatchError, match="only be told: strangers='tell'"):
+        asks(points, points.x[:6], others)
+    told = asks(points, points.x[:6], others, strangers="tell")
+    assert any(REFUSED in words and "taken out all the same" in words for words in told.warnings)
+
+
+def test_a_loader_that_repeats_samples_is_told_so(points: Problem) -> None:
+    far = int(seen_by(points, points.x, points.y).margin.argmin())
+    again = torch.tensor([far] * 12)
+    with pytest.raises(MismatchError, match=r"^11 of these 12 samples are copies of others in the request"):
+        asks(points, points.x[again], points.y[again])
+
+
+def test_a_request_that_is_another_each_time_it_is_read_is_refused_for_that(points: Problem) -> None:
+    loader = torch.utils.data.DataLoader(Jittered(points.x[:40], points.y[:40], 3.0), batch_size=16)
+    with pytest.raises(MismatchError, match=r"^A sample of the request is another each time it is read"):
+        unweave.forget(points.model, loader, points.grams, points.val, unweave.ForgetConfig(epochs=1))

@@ -17,6 +17,7 @@ OBJECTIVES = ("match", "paper")
 STOPS = ("held-out", "paper", "chance", "poison", "epochs")
 WATCHES = ("ends", "epochs")
 WAYS = ("walk", "solve")
+STRANGERS = ("refuse", "tell")
 OWN_STOP = {"samples": "held-out", "classes": "chance", "poison": "poison"}
 """Where a task stops; nowhere else when something is matched."""
 HELD_ODDS = 0.5
@@ -81,6 +82,10 @@ class ForgetConfig:
     """Leave dropout on while unlearning, as the authors' code does."""
     idle_first_epoch: bool = False
     """Let the schedule run one epoch ahead, as the authors' code does (its epoch 0 only evaluates)."""
+    strangers: str = "refuse"
+    """Samples that were never fitted as they are here, where the counts of margins find more than a few: "refuse" the
+    request, or "tell" of them in its warnings and take them out all the same, as where Grams were fitted under a little
+    random augmentation. See :mod:`unweave.strangers`."""
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
     notes: tuple[str, ...] = ()
@@ -124,6 +129,7 @@ class ForgetConfig:
             "task": TASKS,
             "watch": WATCHES,
             "way": WAYS,
+            "strangers": STRANGERS,
             "energy": tuple(ENERGIES),
             "rank_rule": RANK_RULES,
             "negative": NEGATIVE,

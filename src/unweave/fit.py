@@ -32,7 +32,7 @@ from unweave.spread import MarginCounts
 from unweave.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.sums import GramSum
 from unweave.taps import Sink, constant_owners, tapped
-from unweave.twins import Marked, Twins, met_once, warn_of_trained_on
+from unweave.twins import Marked, Twins, warn_of_trained_on
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""
@@ -78,7 +78,8 @@ def fit(
             in the same way, and what it subtracts is what was added as long as it runs on the same kind of GPU; that
             the batch makes no difference is checked on the first one. Elsewhere rows agree to about 1e-3 only.
         resume: a folder to keep the sums in as they grow, so that after a crash the same call goes on from there. The
-            loader must yield the same batches again. The files are removed at the end.
+            loader must yield the same batches again. The files are removed at the end. Validation samples are looked
+            for only among the training samples that were read since the crash.
         save_every: how many batches may pass until the sums are written there.
         progress: called as ``progress("fit", batches_done, batches_or_None)``.
 
@@ -130,7 +131,7 @@ def _held_out(net: nn.Module, val: Loader, trained_on: Marked) -> tuple[Outcomes
     everybodys = torch.cat(exchange("the marks of the training samples", trained_on.marks()))
     twins = Twins(everybodys.to(device_of(net)))
     seen = observe_val(net, val, twins.show, tempered=True)
-    return seen, met_once(exchange("the training samples that were met again", twins.met()))
+    return seen, twins.met_once()
 
 
 def _begin(

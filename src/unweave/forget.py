@@ -79,7 +79,8 @@ def forget(
 
     Raises:
         MismatchError: Grams of another model, samples that were forgotten before, or that were never fitted (where the
-            sums or the counts of margins can tell: many samples, or samples unlike the others).
+            sums or the counts of margins can tell: many samples, or samples unlike the others; of margins
+            ``strangers="tell"`` only warns).
         DataError, ModelError, LayerError, ConfigError: see :mod:`unweave.errors`. Model and Grams are unchanged.
         RankError: another rank failed or is gone.
     """
@@ -131,7 +132,7 @@ class _Aim:
     retained: LayerGrams
     space: CoreSpace
     seen: Outcomes | None
-    met: list[list[int]]
+    met: int
     held_out: ClassProfile | None
     goal: Goal
 
@@ -144,8 +145,8 @@ def _aimed(asked: Asked, grams: LayerGrams, config: ForgetConfig) -> _Aim:
     if config.task == "classes":
         check_forget_classes(before.labels, before.classes)
     found = _strangers(grams, given, learnt)
-    if found is not None:
-        found.require_few()
+    if found is not None and config.strangers == "refuse":
+        found.require_few(remarks.copies(asked.digests), asked.unsteady)
     retained = here - given
     space = _space(retained.restricted(asked.names), config, grams.names)
     seen, met = _watched(original, asked.val, samples, tempered=not _aims_at_kept(grams, before))
@@ -170,7 +171,7 @@ def _warnings(
         *remarks.repeated(asked.digests),
         *remarks.some_strangers(aim.strangers),
         *remarks.ranked_by_chance(grams, aim.before, config),
-        *remarks.not_held_out(aim.met),
+        *remarks.not_held_out(aim.met, len(asked.samples)),
         *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before, config),
         *(left_of_classes(aim.retained, aim.before) if config.task == "classes" else []),
         *said_again(net, grams, asked.val),
@@ -233,15 +234,13 @@ def _space(retained: LayerGrams, config: ForgetConfig, all_names: list[str]) -> 
     )
 
 
-def _watched(
-    original: nn.Module, val: Loader | None, samples: Samples, tempered: bool
-) -> tuple[Outcomes | None, list[list[int]]]:
-    """What the original makes of the validation samples, and how often each rank met samples to forget among them."""
+def _watched(original: nn.Module, val: Loader | None, samples: Samples, tempered: bool) -> tuple[Outcomes | None, int]:
+    """What the original makes of the validation samples, and how many of the samples to forget are among them."""
     if val is None:
-        return None, []
+        return None, 0
     twins = Twins(torch.cat([marks(inputs) for inputs, _ in samples.pairs(MARKED_TOGETHER)]))
     seen = observe_val(original, val, twins.show, tempered)
-    return seen, exchange("the samples that were met again", twins.met())
+    return seen, twins.met_once()
 
 
 def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> ClassProfile | None:

@@ -19,7 +19,7 @@ from unweave.result import Look
 from unweave.space import CoreSpace
 from unweave.stopping import SAID, Goal
 from unweave.strangers import Strangers
-from unweave.twins import SHARED, met_once
+from unweave.twins import SHARED
 
 LARGE_SHIFT = 0.1
 """A relative change of a layer's outputs on retained samples that is worth a warning. On small problems whose training
@@ -66,9 +66,14 @@ def read_otherwise(grams: LayerGrams, given: LayerGrams, unsteady: bool) -> list
     return []
 
 
+def copies(digests: tuple[str, ...]) -> int:
+    """How many samples of the request are copies of others in it."""
+    return len(digests) - len(set(digests))
+
+
 def repeated(digests: tuple[str, ...]) -> list[str]:
     """A warning where a sample was taken out more than once: a training set may hold it twice, a loader repeat it."""
-    more = len(digests) - len(set(digests))
+    more = copies(digests)
     if not more:
         return []
     return [
@@ -98,13 +103,12 @@ def ranked_by_chance(grams: LayerGrams, before: Outcomes, config: ForgetConfig) 
     ]
 
 
-def not_held_out(met: Sequence[Sequence[int]]) -> list[str]:
-    """A warning where samples to forget are among the validation samples; each rank has met some, so often."""
-    count, found = len(met[0]) if met else 0, met_once(met)
-    if found <= SHARED * count:
+def not_held_out(met: int, count: int) -> list[str]:
+    """A warning where so many of the samples to forget are among the validation samples."""
+    if met <= SHARED * count:
         return []
     return [
-        f"{found} of these {count} samples are among the validation samples as well, which are to be held out: what is "
+        f"{met} of these {count} samples are among the validation samples as well, which are to be held out: what is "
         "aimed at and what is watched rest on samples that were trained on. Unless their inputs are alike by chance, "
         "start again from the model and Grams of before, with a val= (--val) that was not trained on"
     ]

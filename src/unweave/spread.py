@@ -38,7 +38,7 @@ class MarginCounts:
         """Of samples that a model was run on; None where it has too many classes."""
         if outcomes.classes > MOST_CLASSES:
             return None
-        cells = outcomes.labels * BINS + bins(outcomes.margin).floor().long().clamp(max=BINS - 1)
+        cells = outcomes.labels * BINS + binned(outcomes.margin)
         return MarginCounts(cells.bincount(minlength=outcomes.classes * BINS).view(-1, BINS))
 
     def __eq__(self, other: object) -> bool:
@@ -63,8 +63,7 @@ class MarginCounts:
         Within a bin they count as evenly spread.
         """
         counts = self.counts.clamp(min=0).double()[labels]
-        position = bins(margins)
-        whole = position.floor().long().clamp(max=BINS - 1)
+        position, whole = bins(margins), binned(margins)
         own = counts.gather(1, whole[:, None]).squeeze(1)
         below = counts.cumsum(1).gather(1, whole[:, None]).squeeze(1) - own
         return (below + (position - whole).clamp(max=1) * own) / counts.sum(1)
@@ -73,3 +72,8 @@ class MarginCounts:
 def bins(margins: Tensor) -> Tensor:
     """Where margins stand on the scale of the bins, in [0, BINS]: the bin, and how far within it."""
     return ((margins.double().asinh() + REACH) * (BINS / (2 * REACH))).clamp(0, BINS)
+
+
+def binned(margins: Tensor) -> Tensor:
+    """The bin that each margin is in, int64 [N]."""
+    return bins(margins).floor().long().clamp(max=BINS - 1)

@@ -7,8 +7,9 @@ So of any request
     Σ max(0, n_F[c, b] − n_D[c, b])        at least are strangers:
 
 never fitted, or with other labels, or under another transform. Others may hide where many were fitted. Reading a sample
-once more moves its margin by rounding, so that one near the edge of a bin may count in either: what is said is the
-least over all choices. Those in whose bins nothing is left to be taken out are strangers for certain.
+once more moves its margin, by rounding or, in a network that computes more coarsely than its weights are, by more than
+a bin; and earlier requests took out of n_D what they read. So a sample may count in any bin within NEAR of its own:
+what is said is the least over all choices. Those near whom nothing is left to be taken out are strangers for certain.
 """
 
 from __future__ import annotations
@@ -17,15 +18,18 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from unweave.errors import MismatchError
 from unweave.outcomes import Outcomes
 from unweave.samples import listed
-from unweave.spread import BINS, MarginCounts, bins
+from unweave.spread import MarginCounts, binned
 
-EDGES = {"float64": 0.001, "float32": 0.05}
-"""How near to the edge of a bin, as a share of it, rounding may move a margin across, by the model's type. Coarser
-types move margins by several bins: nothing is said of those."""
+SAID_OF = ("float64", "float32")
+"""The types of models of which anything is said: coarser ones move margins by many bins."""
+NEAR = 2
+"""How many bins away from its own a sample may be counted. Autocast inside a model, with other kernels for a batch of
+another size, has moved margins by 1.4."""
 BY_CHANCE = 0.01
 """A share of a request that is not refused for strangers, but told of: so many may be read otherwise by accident."""
 
@@ -38,16 +42,38 @@ class Strangers:
     certain: tuple[int, ...]
     of: int
 
-    def require_few(self) -> None:
-        """
+    def require_few(self, copies: int, unsteady: bool) -> None:
+        """Refuse the request, with the likeliest reason first, where more than a hundredth are strangers.
+
+        Args:
+            copies: how many samples of the request are copies of others in it.
+            unsteady: whether its samples change each time they are read.
+
         Raises:
-            MismatchError: more than a hundredth of the request.
+            MismatchError: there are more.
         """
-        if self.least > BY_CHANCE * self.of:
-            raise MismatchError(
+        if not self._many(self.least):
+            return
+        if copies and not self._many(self.least - copies):
+            why = (
+                f"{copies} of these {self.of} samples are copies of others in the request, and at least {self.least} "
+                "find no fitted sample of their class with their margin that is still in the Grams. Pass each sample "
+                "once, or as often as the training set holds it."
+            )
+        elif unsteady:
+            why = (
+                f"A sample of the request is another each time it is read (random augmentation?). {self} Pass samples "
+                "as they were fitted, with nothing random about them."
+            )
+        else:
+            why = (
                 f"{self} Pass samples of the training set as they were fitted: with the labels they were trained on "
                 "(also where those are wrong), under the same transform, padded to the same length."
             )
+        raise MismatchError(f"{why} To take them out all the same, and only be told: strangers='tell'.")
+
+    def _many(self, count: int) -> bool:
+        return count > BY_CHANCE * self.of
 
     def __str__(self) -> str:
         which = f" ({len(self.certain)} for certain, {listed(self.certain)})" if self.certain else ""
@@ -65,30 +91,28 @@ def strangers(fitted: MarginCounts, outcomes: Outcomes, dtype: str) -> Strangers
         outcomes: of the request.
         dtype: the network's least precise type.
     """
-    edge = EDGES.get(dtype)
-    if edge is None or len(fitted.counts) != outcomes.classes:
+    asked = MarginCounts.of(outcomes)
+    if dtype not in SAID_OF or asked is None or asked.counts.shape != fitted.counts.shape:
         return None
-    place = bins(outcomes.margin)
-    low, high = ((place + off).floor().long().clamp(0, BINS - 1) for off in (-edge, edge))
     counts = fitted.counts.clamp(min=0)
-    there = counts[outcomes.labels, low] + torch.where(high > low, counts[outcomes.labels, high], 0)
-    certain = (there == 0).nonzero().squeeze(1)
-    return Strangers(_left_over(counts, outcomes.labels, low, high), tuple(certain.tolist()), len(outcomes))
+    near = pad(counts, (NEAR, NEAR)).unfold(1, 2 * NEAR + 1, 1).sum(2)
+    certain = (near[outcomes.labels, binned(outcomes.margin)] == 0).nonzero().squeeze(1)
+    return Strangers(_left_over(counts, asked.counts), tuple(certain.tolist()), len(outcomes))
 
 
-def _left_over(counts: Tensor, labels: Tensor, low: Tensor, high: Tensor) -> int:
-    """How many samples find no place, each in one of its bins, if as many as possible do.
+def _left_over(counts: Tensor, asked: Tensor) -> int:
+    """How many samples find no place, each within NEAR bins of its own, if as many as possible do; both are [C, BINS].
 
-    From the lowest bin up, those that fit there alone come first, and who may wait for the next bin waits: no other
-    order finds a place for more.
+    Going up the bins, a place goes to the one who may wait least long: nobody else could make better use of it. All may
+    wait equally long, so that is who came first, in the order of their own bins. Then it is enough to know how many of
+    a class have come, how many of those are done (have a place, or wait no more), and how many are due: wait no longer
+    than for this bin.
     """
-    own, either = torch.zeros_like(counts), torch.zeros_like(counts)
-    for where, chosen in ((own, low == high), (either, low < high)):
-        ones = torch.ones_like(labels[chosen])
-        where.index_put_((labels[chosen], low[chosen]), ones, accumulate=True)
-    waiting, over = torch.zeros_like(counts[:, 0]), 0
-    for b in range(BINS):
-        room = counts[:, b] - own[:, b] - waiting
-        over += int((-room).clamp(min=0).sum())
-        waiting = (either[:, b] - room.clamp(min=0)).clamp(min=0)
-    return over
+    room = pad(counts, (NEAR, NEAR))
+    come, due = pad(asked, (0, 2 * NEAR)).cumsum(1), pad(asked, (2 * NEAR, 0)).cumsum(1)
+    done = over = torch.zeros_like(counts[:, 0])
+    for b in range(room.shape[1]):
+        done = torch.minimum(done + room[:, b], come[:, b])
+        over = over + (due[:, b] - done).clamp(min=0)
+        done = torch.maximum(done, due[:, b])
+    return int(over.sum())

@@ -8,12 +8,12 @@ sample has the same mark wherever it stands, and whatever its label. Two others 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from unweave.batches import Inputs, tensors_of
+from unweave.distributed import sum_over_ranks
 from unweave.errors import UnweaveWarning
 
 ELEMENTS = {"cpu": 1 << 16, "cuda": 1 << 24}
@@ -55,32 +55,32 @@ class Twins:
         """``own``: the set's marks, int64 [N], on the device that batches will be on."""
         self._own, self._copies = own.unique(return_counts=True)
         self._times = torch.zeros_like(self._own)
-        self._count = len(own)
 
     def show(self, inputs: Inputs) -> None:
         """Count the samples that are in this batch."""
-        if not self._count:
+        if not len(self._own):
             return
         found = marks(inputs)
         place = torch.searchsorted(self._own, found).clamp_max(len(self._own) - 1)
         self._times.index_add_(0, place, (self._own[place] == found).long())
 
-    def met(self) -> list[int]:
-        """For each sample of the set, how often it came by; 0 for those that are in the set more than once."""
-        times = torch.where(self._copies == 1, self._times, 0).tolist()
-        return times + [0] * (self._count - len(times))
+    def met_once(self) -> int:
+        """How many samples of the set came by once, on all ranks together; each of them asks, of the same set.
 
-
-def met_once(times: Sequence[Sequence[int]]) -> int:
-    """How many samples came by once, of what each rank has :meth:`Twins.met`.
-
-    Inputs of a few words or numbers may be alike by chance. Then some come more than once, and those do not count.
-    """
-    return sum(sum(each) == 1 for each in zip(*times, strict=True))
+        Inputs of a few words or numbers may be alike by chance. Then some come more than once, or are in the set more
+        than once, and those do not count.
+        """
+        times = self._times.clone()
+        sum_over_ranks([times])
+        return int(((times == 1) & (self._copies == 1)).sum())
 
 
 def warn_of_trained_on(met: int, held_out: int) -> None:
-    """Warn where some of the samples that are to be held out were trained on."""
+    """Warn where some of the samples that are to be held out were trained on.
+
+    As far as their marks were taken: of the first of very many training samples (MOST_MARKED on each rank), and with
+    ``fit(resume=)`` after a crash of those that were read since.
+    """
     if met > SHARED * held_out:
         warnings.warn(
             f"{met} of the {held_out} validation samples are among the training samples as well: their error is too "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from toy_project import Cli
@@ -96,6 +97,16 @@ def test_warnings_name_flags(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyP
 def test_as_flags() -> None:
     assert as_flags("from here, protect='soft' or rank_rule='le'") == "from here, --protect soft or --rank-rule le"
     assert as_flags("batch_size='3', transform='a' and 'soft'") == "--forget-batch-size 3, transform='a' and 'soft'"
+
+
+def test_strangers_are_refused_with_the_flag_that_tells_of_them(fitted: Path, cli: Cli) -> None:
+    made = dict(np.load(fitted / "train.npz"))
+    np.savez(fitted / "wrong.npz", **{**made, "y": (made["y"] + 1) % (made["y"].max() + 1)})
+    refused = cli("forget", "--ids", "ids.txt", "--forget", "wrong.npz")
+    assert refused.code == 1
+    assert "only be told: --strangers tell." in refused.err
+    told = cli("forget", "--ids", "ids.txt", "--forget", "wrong.npz", "--strangers", "tell", "--json")
+    assert any("were not fitted as they are here" in words for words in told.record["warnings"])
 
 
 def test_samples_that_were_forgotten_before_are_named_by_their_ids(forgotten: Path, cli: Cli) -> None:

@@ -250,6 +250,7 @@ FORGET_CONFIG = (
     _forget("shuffle", kinds.SWITCH, "shuffle the forget set in every epoch", "true"),
     _forget("dropout", kinds.SWITCH, "leave dropout on while unlearning", "false"),
     _forget("idle_first_epoch", kinds.SWITCH, "let the schedule run one epoch ahead", "false"),
+    _forget("strangers", kinds.TEXT, 'samples that were never fitted: "refuse", or "tell" of them', '"refuse"'),
     _forget("trust", kinds.INTEGER, "poison: at most so many directions of the last linear layer are rescaled", "400"),
 )
 
