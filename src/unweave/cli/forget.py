@@ -103,7 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
         with uninterrupted():
             staged.place()
             title = "done" if result.ok else "NOT DONE"
-            show(title, rows_of(result, written), record, as_json=arguments.json, quiet=arguments.quiet)
+            show(title, rows_of(result, written, selection.ids), record, as_json=arguments.json, quiet=arguments.quiet)
     return 0 if result.ok else _not_done(result, kept, told=not (arguments.quiet or arguments.json))
 
 
@@ -250,6 +250,9 @@ def _stage(
 
 def _not_done(result: ForgetResult, kept: bool, told: bool) -> int:
     """Say on stderr what became of the files, and why it ended unless the table above has said so."""
+    from unweave.cli.words import as_flags
+
     fate = "The files were written all the same (--keep-anyway)" if kept else "Nothing was written; --keep-anyway would"
-    print(f"unweave: not done: {'' if told else result.stopped + ' '}{fate}.", file=sys.stderr)
+    why = "" if told else f"{as_flags(result.stopped)} "
+    print(f"unweave: not done: {why}{fate}.", file=sys.stderr)
     return 3
