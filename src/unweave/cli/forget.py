@@ -159,8 +159,9 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     with for_the_shell(FIT_FIRST):
         grams = unweave.LayerGrams.load(values.require("fit", "grams"))
     _require_transform(values, grams)
-    selection = _not_gone_yet(select(arguments, values), grams)
-    if fingerprint(model) == grams.origin.model:  # else the request is refused
+    belong = fingerprint(model) == grams.origin.model  # else the request is refused
+    selection = _not_gone_yet(select(arguments, values, grams.origin.fitted if belong else None), grams)
+    if belong:
         _tell_of_others(values, grams)
     if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
         unweave.drop_classes(model, selection.classes)
