@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from unweave.config import ForgetConfig
     from unweave.grams import LayerGrams
     from unweave.result import ForgetResult
+
+NAMED = 3
+"""How many other requests a warning names."""
 
 HELP = "Take samples out of the model: writes new weights, new Grams and a record; the old files stay."
 
@@ -207,12 +211,19 @@ def _tell_of_others(values: Values, grams: LayerGrams) -> None:
     others = [path for path in began_with(places.weights.parent, grams.origin.model) if path != places.result]
     if others and is_first():  # with --force the same request may be tried again
         warnings.warn(
-            f"{', '.join(path.name for path in others)}: another request began with these weights and Grams, and what "
-            "it took out is still in what this one writes. To go on from it, name what it wrote with --weights and "
-            "--grams, and the first weights with --first",
+            f"{_latest(others)}: another request began with these weights and Grams, and what it took out is still in "
+            "what this one writes. To go on from it, name what it wrote with --weights and --grams, and the first "
+            "weights with --first",
             UnweaveWarning,
             stacklevel=2,
         )
+
+
+def _latest(records: Sequence[Path]) -> str:
+    """The names of the records that were written last, and how many more there are."""
+    newest = sorted(records, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    more = len(newest) - NAMED
+    return ", ".join(path.name for path in newest[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _require_transform(values: Values, grams: LayerGrams) -> None:
