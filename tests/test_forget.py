@@ -23,7 +23,7 @@ from torch.nn import functional as F
 import unweave
 from unweave import ForgetConfig, ForgetResult, LayerGrams, remarks
 from unweave.descent import Descent
-from unweave.errors import ConfigError, DataError, LayerError, MismatchError, UnweaveWarning
+from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError, UnweaveWarning
 from unweave.loop import Request
 from unweave.losses import poison_loss, second_choice
 from unweave.outcomes import margin
@@ -440,6 +440,50 @@ def test_a_mode_of_the_caller_s_changes_no_bit(pictures: Problem, mode: str, set
     assert same_weights(found.model, expected.model)
     assert found.shift == expected.shift
     assert not any(p.is_inference() for p in found.model.parameters())
+
+
+class Watched(nn.Sequential):
+    """A network whose author wrote forward for looking only."""
+
+    @torch.no_grad()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class WatchedForGood(nn.Sequential):
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x)
+
+
+class Frozen(nn.Sequential):
+    """Gradients come to the last layer only."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            for module in list(self)[:-1]:
+                x = module(x)
+        return self[-1](x)
+
+
+@pytest.mark.parametrize("settings", [{}, {"way": "solve"}, {"objective": "paper"}, {"task": "poison"}])
+@pytest.mark.parametrize("kind", [Watched, WatchedForGood])
+def test_a_model_without_gradients_is_refused_before_the_first_step(
+    points: Problem, kind: type[nn.Module], settings: dict[str, Any]
+) -> None:
+    net = copy.deepcopy(points.model)
+    net.__class__ = kind
+    with pytest.raises(ModelError, match=r"under torch\.no_grad\(\).*Take that out of forward"):
+        replace(points, model=net).run(**settings)
+
+
+def test_layers_that_gradients_come_to_may_move_though_others_have_none(points: Problem) -> None:
+    net = copy.deepcopy(points.model)
+    net.__class__ = Frozen
+    grams, last = points.grams, points.grams.names[-1]
+    assert replace(points, model=net).run(layers=[last], epochs=1).grams.names == grams.names
+    with pytest.raises(ModelError, match=rf"are to move \({grams.names[0]}\).*layers= \(--layers\)"):
+        replace(points, model=net).run(layers=[grams.names[0]])
 
 
 @pytest.mark.parametrize("settings", [{}, {"task": "poison"}])

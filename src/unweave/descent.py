@@ -28,6 +28,7 @@ from torch.func import functional_call
 from unweave.batches import Inputs, map_tensors, run
 from unweave.captured import Captured
 from unweave.distributed import broadcast, part_of, ranks, sum_over_ranks
+from unweave.errors import ModelError
 from unweave.rest import products_as_convolutions
 from unweave.samples import Samples
 from unweave.space import CoreSpace
@@ -96,6 +97,25 @@ class Descent:
     def model(self) -> nn.Module:
         """The network at the present weights, to be called."""
         return self.net if self.trust is None else _Overridden(self.net, {self.trust_path: self.trust.effective()})
+
+    def require_gradients(self, samples: Samples) -> None:
+        """Refuse a network that no gradient comes through, as a step would find out; one sample is run.
+
+        Raises:
+            ModelError: the outputs do not depend on anything that moves.
+        """
+        if not self.weights:
+            return
+        inputs, _, _ = next(samples.batches(1))
+        with torch.enable_grad():
+            logits = run(self.model(), map_tensors(inputs, lambda t: t[:1]))
+        if not logits.requires_grad:
+            raise ModelError(
+                f"No gradient comes from the model's outputs to the layers that are to move ({', '.join(self.weights)})"
+                ": its forward runs them under torch.no_grad() or torch.inference_mode(), or detaches what they give. "
+                "Take that out of forward and put it around the calls that want no gradients; or move other layers "
+                "with layers= (--layers)."
+            )
 
     def epoch(
         self,

@@ -292,6 +292,7 @@ def _carried_out(request: Request) -> tuple[Ending, Look]:
     descent = request.descent
     net, moving = descent.net, only_moving(descent.net, descent.weights.values())
     with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), moving:
+        descent.require_gradients(request.samples)
         torch.manual_seed(request.config.seed)
         ending, final = request.run()
         descent.fold()

@@ -94,6 +94,11 @@ class Origin:
         return self.key or self.model
 
     @property
+    def fitted(self) -> int:
+        """How many samples were added up: those that are left, and those that requests have taken out."""
+        return self.samples + len(self.forgotten)
+
+    @property
     def manner(self) -> Manner:
         return Manner(self.transform, self.stride, self.convolutions)
 

@@ -150,6 +150,16 @@ def holds_grams(path: str | PathLike[str]) -> bool:
         return False
 
 
+def origin_in(path: str | PathLike[str]) -> Origin | None:
+    """What the Grams in a file were made from, by its metadata alone; None where nothing there says so."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            header = file.metadata() or {}
+        return _origin(header) if header.get("format") == FORMAT else None
+    except (OSError, SafetensorError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
 def metadata_of(blob: bytes) -> dict[str, str]:
     """The ``__metadata__`` of a safetensors file, whose header is a length (u64) and then JSON."""
     (length,) = struct.unpack("<Q", blob[:8])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Any
 
 import numpy as np
@@ -148,7 +149,8 @@ def test_too_little_data_is_inconclusive(forget: int, held_out: int) -> None:
 def test_without_the_original_nothing_passes() -> None:
     audit = examine(Evidence(World().answers(memory=0.0)))
     assert audit.verdict.outcome == "inconclusive"
-    assert "Without the original" in " ".join(check.sentence for check in audit.verdict.checks)
+    said = " ".join(check.sentence for check in audit.verdict.checks)
+    assert "Without the original network nobody knows whether Margin would notice it." in said
 
 
 def test_an_original_that_remembers_nothing_gives_no_pass() -> None:
@@ -156,6 +158,39 @@ def test_an_original_that_remembers_nothing_gives_no_pass() -> None:
     audit = examine(Evidence(world.answers(memory=0.0), world.answers(memory=0.1)))
     assert audit.verdict.outcome == "inconclusive"
     assert any(check.blind for check in audit.verdict.checks)
+
+
+def test_an_attack_that_sees_nothing_of_the_original_is_named() -> None:
+    world = World()
+    audit = examine(Evidence(world.answers(memory=0.0), world.answers(memory=0.0)), only=["margin"])
+    control = audit.attacks[0].original
+    assert control is not None
+    assert control.auc.low <= 0.5 <= control.auc.high
+    assert "Margin does not see the original network's memory of the samples either" in audit.verdict.sentence
+
+
+@pytest.mark.parametrize(
+    "memory, words",
+    [
+        (0.3, r"Margin sees .* \(AUC 0\.5\d\) no more than is allowed \(0\.60\), so it cannot tell what is gone"),
+        (0.6, r"Margin sees .* \(AUC 0\.6\d\) but not for certain more than is allowed \(0\.60; it may be 0\.5\d\)"),
+    ],
+)
+def test_an_original_that_remembers_no_more_than_is_allowed(memory: float, words: str) -> None:
+    """The attack does see, so that a smaller limit lets it speak."""
+    world = World()
+    evidence = Evidence(world.answers(memory=0.0), world.answers(memory=memory))
+    audit = examine(evidence, only=["margin"])
+    control = audit.attacks[0].original
+    assert control is not None
+    assert 0.5 < control.auc.low <= 0.6
+    assert audit.verdict.outcome == "inconclusive"
+    (margin,) = (check for check in audit.verdict.checks if check.name == "Margin")
+    assert margin.blind
+    assert re.match(words, margin.sentence)
+    assert "--auc" in margin.sentence
+    asked_more = examine(evidence, Thresholds(auc=control.auc.low - 0.501), only=["margin"]).verdict
+    assert not next(check for check in asked_more.checks if check.name == "Margin").blind
 
 
 def test_without_held_out_samples_nothing_passes() -> None:

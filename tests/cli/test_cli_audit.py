@@ -345,7 +345,7 @@ def test_a_missing_file(here: Path, cli: Cli) -> None:
     [
         (["--references", "nowhere.safetensors"], "Cannot read nowhere.safetensors"),
         (["--retrained", "nowhere.safetensors"], "Cannot read nowhere.safetensors"),
-        (["--earlier", "nowhere.txt"], "Cannot read the ids in nowhere.txt"),
+        (["--earlier", "nowhere.txt"], "--earlier: nowhere.txt does not exist"),
         (["--attack", "nothing"], "Unknown attack nothing"),
         (["--auc", "-1"], "Invalid threshold auc"),
     ],
@@ -374,6 +374,18 @@ def test_an_audit_is_not_overwritten(here: Path, cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
+    "words", [["no.npz"], ["--ids", "no.txt"], ["--poisoned", "no.npy"], ["--ids", "ids.txt", "--earlier", "no.csv"]]
+)
+def test_a_name_that_is_mistyped_comes_before_the_place_that_is_taken(
+    project: Path, cli: Cli, words: list[str]
+) -> None:
+    (project / "audit.json").write_text("{}")
+    refused = cli("audit", *words)
+    assert refused.code == 2
+    assert f"{words[-1]} does not exist" in refused.err
+
+
+@pytest.mark.parametrize(
     "flags, words",
     [
         (["--audit-out", "grams.safetensors"], ["overwrite [fit] grams", "with --audit-out"]),
@@ -387,6 +399,7 @@ def test_an_audit_is_not_overwritten(here: Path, cli: Cli) -> None:
     ],
 )
 def test_what_an_audit_reads_is_never_overwritten(fitted: Path, cli: Cli, flags: list[str], words: list[str]) -> None:
+    (fitted / "may.txt").write_text("0\n")
     there = files(fitted)
     refused = cli("audit", "--ids", "ids.txt", *flags, "--force")
     assert refused.code == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,22 @@ def test_another_request_that_began_at_the_same_place_is_told_of(fitted: Path, c
     chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "3.safetensors")
     after = cli("forget", "--ids", "more.txt", *chained)
     assert "another request" not in after.err
+
+
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
+def test_of_many_requests_that_began_at_the_same_place_the_latest_are_named(fitted: Path, cli: Cli) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    record = (fitted / "forgotten.json").read_text()
+    os.utime(fitted / "forgotten.json", (0, 0))
+    for age, name in enumerate(("b", "d", "a")):
+        (fitted / f"{name}.json").write_text(record)
+        os.utime(fitted / f"{name}.json", (1000 - age, 1000 - age))
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    beside = cli("forget", "--ids", "more.txt", "--out", "2.safetensors", "--force")
+    assert "b.json, d.json, a.json and 1 more: another request began with these" in beside.err
+    (fitted / "a.json").unlink()
+    beside = cli("forget", "--ids", "more.txt", "--out", "2.safetensors", "--force")
+    assert "b.json, d.json, forgotten.json: another request" in beside.err
 
 
 def test_the_next_request_starts_from_the_last(fitted: Path, cli: Cli) -> None:

@@ -10,7 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from toy_project import Cli, files
 
+from unweave.cli.configfile import Values
+from unweave.cli.data import open_source
 from unweave.cli.ids import read_ids
+from unweave.cli.imports import own_modules
 from unweave.cli.sources import StreamSource, TensorSource
 from unweave.errors import DataError
 
@@ -143,3 +146,63 @@ def test_every_class_of_a_forget_source(fitted: Path, cli: Cli) -> None:
     refused = cli("forget", "--classes", "0,1,2,3", "--forget", "some.npz", "--force")
     assert refused.code == 2
     assert "all 4 classes" in refused.err
+
+
+def without(fitted: Path, rows: object, name: str = "train.npz") -> None:
+    """The training set with some rows deleted."""
+    with np.load(fitted / "train.npz") as train:
+        left = {part: np.delete(train[part], rows, axis=0) for part in train.files}
+    np.savez(fitted / name, **left)
+
+
+@pytest.mark.parametrize("flag", ["--ids", "--poisoned"])
+def test_positions_in_another_file_than_was_fitted(fitted: Path, cli: Cli, flag: str) -> None:
+    without(fitted, range(10), "fewer.npz")
+    there = files(fitted)
+    refused = cli("forget", flag, "ids.txt", "--train", "fewer.npz")
+    assert refused.code == 2
+    assert "[data] train has 230 samples, 240 were fitted" in refused.err
+    assert "--all --forget FILE" in refused.err
+    assert files(fitted) == there
+    assert cli("forget", "--classes", "2", "--train", "fewer.npz").code == 0, "names no positions"
+
+
+def test_rows_deleted_between_requests(fitted: Path, cli: Cli) -> None:
+    """As many as are still in the Grams, which is not what positions count; with those that are out it goes on."""
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    without(fitted, range(20, 44), "fewer.npz")
+    (fitted / "more.txt").write_text("\n".join(map(str, range(100, 120))))
+    chained = ("--weights", "forgotten.safetensors", "--grams", "forgotten.grams.safetensors", "--out", "2.safetensors")
+    refused = cli("forget", "--ids", "more.txt", *chained, "--train", "fewer.npz")
+    assert refused.code == 2
+    assert "has 216 samples, 240 were fitted" in refused.err
+    assert cli("forget", "--ids", "more.txt", *chained).code == 0
+
+
+def test_an_id_beyond_what_was_deleted_is_told_of_the_deletion(fitted: Path, cli: Cli) -> None:
+    without(fitted, range(200))
+    refused = cli("forget", "--ids", "ids.txt")
+    assert "has 40 samples, 240 were fitted" in refused.err
+
+
+@pytest.mark.parametrize(
+    "loader, rows",
+    [
+        ("DataLoader(data, 4)", 10),
+        ("DataLoader(data, 4, shuffle=True)", 10),
+        ("DataLoader(data, 4, sampler=SubsetRandomSampler([1, 2, 3]))", 3),
+        ("DataLoader(data, 4, drop_last=True)", None),
+        ("DataLoader(data, batch_sampler=BatchSampler(SequentialSampler(data), 4, True))", None),
+        ("data", 10),
+        ("iter([(torch.zeros(3, 1), torch.zeros(3).long())])", None),
+    ],
+)
+def test_how_many_samples_a_function_of_ones_own_yields(here: Path, loader: str, rows: int | None) -> None:
+    (here / "own_rows.py").write_text(
+        "import torch\nfrom torch.utils.data import *\n"
+        "data = TensorDataset(torch.zeros(10, 1), torch.zeros(10).long())\n"
+        f"def made(): return {loader}\n"
+    )
+    values = Values({("data", "train"): "own_rows:made", ("data", "batch_size"): 4}, None)
+    with own_modules():
+        assert open_source(values, "train").rows == rows

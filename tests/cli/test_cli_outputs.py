@@ -7,9 +7,13 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 from toy_project import TOML, Cli, files
 
+import unweave
 from unweave.cli.outputs import Staged, uninterrupted, write_text
 from unweave.errors import StoreError
 
@@ -58,6 +62,67 @@ def test_no_permission_as_anybody(fitted: Path, cli: Cli, monkeypatch: pytest.Mo
     failed = cli("forget", "--ids", "ids.txt")
     assert failed.code == 1
     assert "no permission" in failed.err
+
+
+def fewer_samples(project: Path) -> None:
+    """fewer.npz, and a function that streams the same, so that their number is known only at the end."""
+    with np.load(project / "train.npz") as train:
+        np.savez(project / "fewer.npz", **{part: train[part][:200] for part in train.files})
+    (project / "streams.py").write_text(
+        "import numpy as np, torch\n"
+        "def fewer():\n"
+        "    made = np.load('fewer.npz')\n"
+        "    x = torch.from_numpy(made['x'].transpose(0, 3, 1, 2) / 255).float()\n"
+        "    return iter([(x, torch.from_numpy(made['y']))])\n"
+    )
+
+
+def test_fit_does_not_overwrite_what_a_request_wrote(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert cli("forget", "--ids", "ids.txt").code == 0
+    before = (fitted / "forgotten.grams.safetensors").read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(unweave, "fit", lambda *args, **kwargs: pytest.fail("the work began"))
+        refused = cli("fit", "--grams", "forgotten.grams.safetensors")
+    assert refused.code == 2
+    assert "24 samples were taken out of these Grams" in refused.err
+    assert "with --grams, or pass --force" in refused.err
+    assert (fitted / "forgotten.grams.safetensors").read_bytes() == before
+    assert cli("fit", "--grams", "forgotten.grams.safetensors", "--force").code == 0
+    assert unweave.LayerGrams.load(fitted / "forgotten.grams.safetensors").samples == 240
+    assert cli("fit").code == 0, "the same training set again"
+
+
+def test_fit_does_not_overwrite_grams_of_another_number_of_samples(
+    fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fewer_samples(fitted)
+    with monkeypatch.context() as patched:
+        patched.setattr(unweave, "fit", lambda *args, **kwargs: pytest.fail("the work began"))
+        refused = cli("fit", "--train", "fewer.npz")
+    assert refused.code == 2
+    assert "holds Grams of 240 samples, and [data] train has 200" in refused.err
+    assert unweave.LayerGrams.load(fitted / "grams.safetensors").samples == 240
+    assert cli("fit", "--train", "fewer.npz", "--force").code == 0
+    assert unweave.LayerGrams.load(fitted / "grams.safetensors").samples == 200
+
+
+@pytest.mark.filterwarnings("default::unweave.errors.UnweaveWarning")
+def test_grams_of_a_stream_of_another_length_go_beside_those_that_are_there(fitted: Path, cli: Cli) -> None:
+    fewer_samples(fitted)
+    (fitted / "grams.2.safetensors").write_bytes(b"somebody else's")
+    done = cli("fit", "--train", "streams:fewer", "--json")
+    assert done.code == 0
+    assert "grams.safetensors holds Grams of 240 samples, and stays as it is: these are of 200" in done.err
+    assert [Path(name).name for name in done.record["written"]] == ["grams.3.safetensors"]
+    assert unweave.LayerGrams.load(fitted / "grams.safetensors").samples == 240
+    assert unweave.LayerGrams.load(fitted / "grams.3.safetensors").samples == 200
+    assert (fitted / "grams.2.safetensors").read_bytes() == b"somebody else's"
+
+
+def test_damaged_grams_are_fitted_again(fitted: Path, cli: Cli) -> None:
+    path = fitted / "grams.safetensors"
+    save_file({"x": torch.zeros(1)}, path, metadata={"format": "unweave.grams", "origin": "[]", "dtype": "float64"})
+    assert cli("fit").code == 0
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]])

@@ -11,7 +11,7 @@ import torch
 from toy_project import Cli
 
 import unweave
-from unweave.cli.words import as_flags, as_ids
+from unweave.cli.words import as_flags, as_ids, without_positions
 from unweave.errors import StoreError
 from unweave.samples import listed
 
@@ -109,6 +109,26 @@ def test_strangers_are_refused_with_the_flag_that_tells_of_them(fitted: Path, cl
     assert any("were not fitted as they are here" in words for words in told.record["warnings"])
 
 
+def test_settings_without_a_value_are_flags_too() -> None:
+    gentler = "What may help: to leave lr out; protect='soft'; a larger max_damage, which accepts more harm."
+    assert as_flags(gentler) == (
+        "What may help: to leave --lr out; --protect soft; a larger --max-damage, which accepts more harm."
+    )
+    assert as_flags("Lower gamma, or more epochs or layers.") == "Lower --gamma, or more epochs or layers."
+    others = "layer 'lr', lr.weight, net.gamma, [data] batch_size: 3, batch_size=2, runs/lr/x, gamma-ray, --lr"
+    assert as_flags(others) == others
+
+
+def test_why_it_ended_names_flags(fitted: Path, cli: Cli) -> None:
+    """On the screen, in the record and on stderr."""
+    missed = ("forget", "--ids", "ids.txt", "--epochs", 1, "--lr", 1e-9)
+    table, told, quiet = cli(*missed), cli(*missed, "--json"), cli(*missed, "--quiet")
+    assert "--gamma" in " ".join(table.out.replace("│", " ").split())
+    assert "--gamma" in told.record["stopped"]
+    assert "--gamma" in told.err
+    assert "--gamma" in quiet.err
+
+
 def test_samples_that_were_forgotten_before_are_named_by_their_ids(forgotten: Path, cli: Cli) -> None:
     (forgotten / "more.txt").write_text("# a letter\n100\n\n43\n7\n20\n")
     chained = ("--grams", "forgotten.grams.safetensors")
@@ -130,6 +150,36 @@ def test_positions_are_ids_where_the_request_has_such() -> None:
     assert as_ids(words, ["a.png", "b.png", "c.png", "d.png"]) == "3 of 4 (ids: b.png, d.png, …): gone"
     assert as_ids(words, []) == words
     assert as_ids(f"of 12 ({listed(range(12))})", [str(i + 70) for i in range(12)]).endswith("78, 79, …)")
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 30])
+def test_any_number_of_positions(count: int) -> None:
+    ids = [f"{i}.png" for i in range(100, 130)]
+    shown = ", ".join(ids[:count][:10]) + (", …" if count > 10 else "")
+    assert as_ids(f"gone ({listed(range(count))}): so", ids) == f"gone (ids: {shown}): so"
+    assert as_ids(f"gone ({listed([7])}, {listed([12])}).", ids) == "gone (ids: 107.png, ids: 112.png)."
+    assert without_positions(f"gone ({listed(range(count))}): so") == "gone: so"
+    assert without_positions(f"gone (2 for certain, {listed(range(count))}): so") == "gone (2 for certain): so"
+
+
+def test_warnings_name_ids_on_the_screen_and_neither_those_nor_positions_in_the_record(
+    fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four strangers of a request of which some may be."""
+    monkeypatch.setattr(sys.modules["unweave.strangers"], "BY_CHANCE", 1.0)
+    with np.load(fitted / "train.npz") as train:
+        x, y = train["x"], train["y"]
+    y[40:44] = (y[40:44] + 1) % 4
+    np.savez(fitted / "altered.npz", x=x, y=y)
+    asked = ("forget", "--ids", "ids.txt", "--train", "altered.npz", "--keep-anyway")
+    done = cli(*asked)
+    table = " ".join(done.out.replace("│", " ").split())
+    assert "were not fitted as they are here (4 for certain, ids: 40, 41, 42, 43)" in table
+    assert "in the order of the loader" not in table
+    told = cli(*asked, "--force", "--json").record
+    (found,) = (words for words in told["warnings"] if "were not fitted" in words)
+    assert "(4 for certain): no fitted sample" in found
+    assert "in the order of the loader" not in (fitted / "forgotten.json").read_text()
 
 
 def test_an_audit_before_any_request(fitted: Path, cli: Cli) -> None:

@@ -59,15 +59,29 @@ def _with_control(
 ) -> tuple[Outcome, str, bool]:
     """The outcome once the positive control was asked, what to say, and whether the attack is blind."""
     if found.original is None:
-        return "inconclusive", "Without the original network nobody knows whether this attack would notice it.", True
+        sentence = f"Without the original network nobody knows whether {found.attack.title} would notice it."
+        return "inconclusive", sentence, True
     control = found.original.auc
     if found.strangers and control.high < centre - limits.auc:
         sentence = "The original network knows the forget set less well than strangers. Are the two sets swapped?"
         return "inconclusive", sentence, False
     if control.low <= centre + limits.auc:
-        sentence = "This attack does not see the original network's memory of the samples either, so it says nothing."
-        return "inconclusive", sentence, True
+        return "inconclusive", _blind(found.attack.title, control, centre, limits), True
     return outcome, _unseen(found) if outcome == "pass" else _TOO_FEW, False
+
+
+def _blind(title: str, control: Interval, centre: float, limits: Thresholds) -> str:
+    """Why an attack does not count: it sees nothing of the original's memory, or no more than is allowed anyway."""
+    if control.low <= centre:
+        return f"{title} does not see the original network's memory of the samples either, so it says nothing."
+    most = centre + limits.auc
+    enough = f"no more than is allowed ({most:.2f})"
+    if control.value > most:
+        enough = f"but not for certain more than is allowed ({most:.2f}; it may be {control.low:.2f})"
+    return (
+        f"{title} sees the original network's memory of the samples (AUC {control.value:.2f}) {enough}, so it cannot "
+        "tell what is gone: a smaller auc= (--auc) asks more."
+    )
 
 
 def _unseen(found: AttackResult) -> str:

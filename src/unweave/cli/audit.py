@@ -79,6 +79,7 @@ def run(arguments: argparse.Namespace) -> int:
     from unweave.cli.screen import show, working
 
     _check_usage(arguments)
+    _require_named_files(arguments)
     values = read_values(arguments)
     limits = _limits(values)
     places = {"audit": values.require("audit", "out"), "page": values.get("audit", "page")}
@@ -110,6 +111,17 @@ def _check_usage(arguments: argparse.Namespace) -> None:
         arguments.parser.error("--earlier goes with --ids and the like; OUTPUTS has arrays earlier_…")
     if arguments.task and (arguments.poisoned or arguments.classes):
         arguments.parser.error("--task goes with OUTPUTS, --ids and --all; --poisoned and --classes say it themselves")
+
+
+def _require_named_files(arguments: argparse.Namespace) -> None:
+    """Refuse a name that is mistyped before anything else is wrong with the command."""
+    from unweave.cli.selection import files_of_ids
+    from unweave.errors import ConfigError
+
+    earlier = [("--earlier", Path(path)) for path in arguments.earlier or ()]
+    for what, path in [("OUTPUTS", arguments.outputs), *files_of_ids(arguments).items(), *earlier]:
+        if path is not None and not path.exists():
+            raise ConfigError(f"{what}: {path} does not exist. Name a file that is there.")
 
 
 def _inputs(arguments: argparse.Namespace, values: Values) -> dict[str, Path | None]:

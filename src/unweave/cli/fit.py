@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import argparse
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unweave.cli.configfile import Values, add_flags, read_values
+from unweave.errors import ConfigError
 
 if TYPE_CHECKING:
     from unweave.cli.sources import Source
-    from unweave.grams import LayerGrams
+    from unweave.grams import LayerGrams, Origin
 
 FITTED = ("layers", "transform", "stride", "tf32", "resume", "save_every")
 
@@ -37,7 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe the command to argparse."""
     parser.epilog = EXAMPLE
     parser.usage = "unweave fit [--config PATH] [--json] [--quiet] [--force] [--SETTING VALUE ...]"
-    parser.add_argument("--force", action="store_true", help="overwrite a file that holds something else than Grams")
+    parser.add_argument(
+        "--force",
+        action="store_true",
+        help="overwrite Grams that a request wrote or that are of another number of samples, or something else",
+    )
     add_flags(parser, "fit")
 
 
@@ -55,30 +62,69 @@ def run(arguments: argparse.Namespace) -> int:
     from unweave.cli.outputs import Staged, check_places, uninterrupted
     from unweave.cli.ranks import is_first
     from unweave.cli.screen import show, working
-    from unweave.store import holds_grams
+    from unweave.store import holds_grams, origin_in
 
     values = read_values(arguments)
     grams_path = values.require("fit", "grams")
     dtype = grams_dtype(values)
     config_of(values)  # a request may come when the training set is gone: what is wrong with its settings is said now
     check_places({"Grams": grams_path}, values, {}, arguments.force, once=not holds_grams(grams_path))
+    there = None if arguments.force else origin_in(grams_path)
+    _require_replaceable(grams_path, there)
     began = time.perf_counter()
     with own_modules(), working("fit", quiet=arguments.quiet or not is_first(), clean_stdout=arguments.json) as report:
         model = load_model(values)
         train = open_source(values, "train")
+        _require_replaceable(grams_path, there, train.rows)
         val = None if values.get("data", "val") is None else unweave.shard(open_source(values, "val").loader())
         settings = {key: values.get("fit", key) for key in FITTED}
         with _sums_kept(settings["resume"]):
             grams = unweave.fit(model, unweave.shard(train.loader()), val, progress=report, **settings)
     if not is_first():
         return 0
-    record = _record(values, grams, train, time.perf_counter() - began)
+    place = _place(grams_path, there, grams.samples)
+    record = _record(values, grams, train, place, time.perf_counter() - began)
     with Staged() as staged:
-        staged.add(grams_path, lambda path: grams.save(path, dtype))
+        staged.add(place, lambda path: grams.save(path, dtype))
         with uninterrupted():
             staged.place()
             show("done", _rows(record, grams), record, as_json=arguments.json, quiet=arguments.quiet)
     return 0
+
+
+def _require_replaceable(path: Path, there: Origin | None, samples: int | None = None) -> None:
+    """Refuse to lose Grams that cannot be made again: those of a request, or of a training set that was another.
+
+    Raises:
+        ConfigError: they are there; ``samples`` are to be fitted, if that is known.
+    """
+    if there is None:
+        return
+    if there.forgotten:
+        what = f"what a request wrote: {len(there.forgotten)} samples were taken out of these Grams"
+    elif samples not in (None, there.samples):
+        what = f"Grams of {there.samples} samples, and [data] train has {samples}"
+    else:
+        return
+    raise ConfigError(
+        f"The Grams would overwrite {path}, which holds {what}. Choose another place with --grams, or pass --force."
+    )
+
+
+def _place(path: Path, there: Origin | None, samples: int) -> Path:
+    """Where new Grams go: where they were meant to, or, if a stream turned out to be of another length, beside it."""
+    from unweave.errors import UnweaveWarning
+
+    if there is None or there.samples == samples:
+        return path
+    beside = next(p for n in count(2) if not (p := path.with_name(f"{path.stem}.{n}{path.suffix}")).exists())
+    warnings.warn(
+        f"{path} holds Grams of {there.samples} samples, and stays as it is: these are of {samples}, and are written "
+        f"to {beside}. Name them with --grams, or pass --force to overwrite the others",
+        UnweaveWarning,
+        stacklevel=2,
+    )
+    return beside
 
 
 @contextmanager
@@ -100,15 +146,13 @@ def grams_dtype(values: Values) -> Any:
     """
     import torch
 
-    from unweave.errors import ConfigError
-
     name = values.get("fit", "dtype")
     if name not in ("float64", "float32"):
         raise ConfigError(f"Invalid [fit] dtype: {name!r}. Supported: float64, float32.")
     return getattr(torch, name)
 
 
-def _record(values: Values, grams: LayerGrams, train: Source, seconds: float) -> dict[str, Any]:
+def _record(values: Values, grams: LayerGrams, train: Source, place: Path, seconds: float) -> dict[str, Any]:
     import torch
 
     import unweave
@@ -124,7 +168,7 @@ def _record(values: Values, grams: LayerGrams, train: Source, seconds: float) ->
         "model": grams.origin.model,
         "seconds": seconds,
         "versions": {"unweave": unweave.__version__, "torch": torch.__version__},
-        "written": [str(values.get("fit", "grams"))],
+        "written": [str(place)],
     }
 
 

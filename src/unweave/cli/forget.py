@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from unweave.config import ForgetConfig
     from unweave.grams import LayerGrams
     from unweave.result import ForgetResult
+
+NAMED = 3
+"""How many other requests a warning names."""
 
 HELP = "Take samples out of the model: writes new weights, new Grams and a record; the old files stay."
 
@@ -103,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         with uninterrupted():
             staged.place()
             title = "done" if result.ok else "NOT DONE"
-            show(title, rows_of(result, written), record, as_json=arguments.json, quiet=arguments.quiet)
+            show(title, rows_of(result, written, selection.ids), record, as_json=arguments.json, quiet=arguments.quiet)
     return 0 if result.ok else _not_done(result, kept, told=not (arguments.quiet or arguments.json))
 
 
@@ -159,8 +163,9 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     with for_the_shell(FIT_FIRST):
         grams = unweave.LayerGrams.load(values.require("fit", "grams"))
     _require_transform(values, grams)
-    selection = _not_gone_yet(select(arguments, values), grams)
-    if fingerprint(model) == grams.origin.model:  # else the request is refused
+    belong = fingerprint(model) == grams.origin.model  # else the request is refused
+    selection = _not_gone_yet(select(arguments, values, grams.origin.fitted if belong else None), grams)
+    if belong:
         _tell_of_others(values, grams)
     if arguments.drop:  # refuses now, not after the work, a model whose classes cannot be dropped
         unweave.drop_classes(model, selection.classes)
@@ -206,12 +211,19 @@ def _tell_of_others(values: Values, grams: LayerGrams) -> None:
     others = [path for path in began_with(places.weights.parent, grams.origin.model) if path != places.result]
     if others and is_first():  # with --force the same request may be tried again
         warnings.warn(
-            f"{', '.join(path.name for path in others)}: another request began with these weights and Grams, and what "
-            "it took out is still in what this one writes. To go on from it, name what it wrote with --weights and "
-            "--grams, and the first weights with --first",
+            f"{_latest(others)}: another request began with these weights and Grams, and what it took out is still in "
+            "what this one writes. To go on from it, name what it wrote with --weights and --grams, and the first "
+            "weights with --first",
             UnweaveWarning,
             stacklevel=2,
         )
+
+
+def _latest(records: Sequence[Path]) -> str:
+    """The names of the records that were written last, and how many more there are."""
+    newest = sorted(records, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    more = len(newest) - NAMED
+    return ", ".join(path.name for path in newest[:NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _require_transform(values: Values, grams: LayerGrams) -> None:
@@ -250,6 +262,9 @@ def _stage(
 
 def _not_done(result: ForgetResult, kept: bool, told: bool) -> int:
     """Say on stderr what became of the files, and why it ended unless the table above has said so."""
+    from unweave.cli.words import as_flags
+
     fate = "The files were written all the same (--keep-anyway)" if kept else "Nothing was written; --keep-anyway would"
-    print(f"unweave: not done: {'' if told else result.stopped + ' '}{fate}.", file=sys.stderr)
+    why = "" if told else f"{as_flags(result.stopped)} "
+    print(f"unweave: not done: {why}{fate}.", file=sys.stderr)
     return 3

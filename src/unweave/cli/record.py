@@ -12,7 +12,7 @@ import torch
 
 import unweave
 from unweave.cli.configfile import Values
-from unweave.cli.words import as_flags
+from unweave.cli.words import as_flags, as_ids, without_positions
 from unweave.result import ForgetResult, Look
 from unweave.stopping import Goal
 
@@ -24,7 +24,7 @@ def record_of(
     return {
         "command": "forget",
         "ok": result.ok,
-        "stopped": result.stopped,
+        "stopped": as_flags(result.stopped),
         "samples": result.samples,
         "classes": list(classes),
         "left": result.left,
@@ -33,7 +33,7 @@ def record_of(
         "final": asdict(result.final),
         "history": [asdict(look) for look in result.history],
         "ranks": result.ranks,
-        "warnings": [as_flags(warning) for warning in result.warnings],
+        "warnings": [without_positions(as_flags(warning)) for warning in result.warnings],
         "seconds": result.seconds,
         "config": result.config.as_dict(),
         "settings": values.as_dict(),
@@ -69,12 +69,12 @@ def _goal(goal: Goal) -> dict[str, Any]:
     }
 
 
-def rows_of(result: ForgetResult, written: Sequence[str]) -> dict[str, str]:
-    """The same in a few lines for a person."""
+def rows_of(result: ForgetResult, written: Sequence[str], ids: Sequence[str] = ()) -> dict[str, str]:
+    """The same in a few lines for a person, who asked for the samples by these ids, in the order of the request."""
     first, last, goal = result.history[0], result.final, result.goal
     bound = "at least " if goal.at_least else ""
     rows = {
-        "stopped": result.stopped,
+        "stopped": as_flags(result.stopped),
         "samples": str(result.samples),
         "forget error": f"{first.forget_error:.2f} % → {last.forget_error:.2f} %",
         "target": f"{bound}{goal.error:.2f} % ({goal.words})",
@@ -86,7 +86,7 @@ def rows_of(result: ForgetResult, written: Sequence[str]) -> dict[str, str]:
         rows["most affected class"] = change if worst[2] > worst[1] else "none: no held-out error rose"
     rows["took"] = f"{result.way_gone()}, {result.seconds:.2f} s"
     if result.warnings:
-        rows["warnings"] = as_flags("; ".join(result.warnings))
+        rows["warnings"] = as_ids(as_flags("; ".join(result.warnings)), ids)
     rows["written"] = ", ".join(written) or "nothing"
     return rows
 

@@ -32,11 +32,17 @@ class Selection:
         return [str(position) if names is None else names[position] for position in self.positions or ()]
 
 
-def select(arguments: argparse.Namespace, values: Values) -> Selection:
+def select(arguments: argparse.Namespace, values: Values, fitted: int | None = None) -> Selection:
     """The samples that ``--ids``, ``--poisoned``, ``--classes`` or ``--all`` names.
 
+    Args:
+        arguments: of the command.
+        values: the settings.
+        fitted: how many samples of ``[data] train`` were fitted, if that is known: ids are positions among these.
+
     Raises:
-        ConfigError: ``--all`` without ``[data] forget``, classes that are not there, or every class at once.
+        ConfigError: ``--all`` without ``[data] forget``, classes that are not there, every class at once, or positions
+            in another training set than was fitted.
         DataError: ids that are not there.
     """
     key = "forget" if values.get("data", "forget") is not None else "train"
@@ -50,6 +56,8 @@ def select(arguments: argparse.Namespace, values: Values) -> Selection:
         return Selection(source.loader(), source=source)
     if arguments.classes is not None:
         return _whole_classes(source, arguments.classes, all_there=key == "train")
+    if key == "train" and fitted is not None:
+        _require_as_fitted(source, fitted)
     ids = Path(arguments.ids if arguments.ids is not None else arguments.poisoned)
     positions = read_ids(ids, source)
     if source.size is None:  # a stream yields them as they come
@@ -61,6 +69,16 @@ def files_of_ids(arguments: argparse.Namespace) -> dict[str, Path]:
     """The files with ids that a command names, by their flags."""
     given = {f"--{name}": getattr(arguments, name) for name in ("ids", "poisoned")}
     return {flag: Path(path) for flag, path in given.items() if path is not None}
+
+
+def _require_as_fitted(source: Source, fitted: int) -> None:
+    """Refuse positions in a source that has lost or gained samples: they may be those of others. Names stay."""
+    if source.names is None and source.rows not in (None, fitted):
+        raise ConfigError(
+            f"{source.what} has {source.rows} samples, {fitted} were fitted: positions may name other samples now. Use "
+            "the data that was fitted, whatever was forgotten since; or put the samples themselves in a file of their "
+            "own, and forget all of it: --all --forget FILE."
+        )
 
 
 def _whole_classes(source: Source, words: Sequence[str], all_there: bool) -> Selection:

@@ -5,7 +5,7 @@ Every source yields batches ``(inputs, labels)`` and never shuffles: a position 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from typing import Any, Protocol
 
 import torch
@@ -29,6 +29,10 @@ class Source(Protocol):
     @property
     def size(self) -> int | None:
         """How many samples; None where that is known only at the end."""
+
+    @property
+    def rows(self) -> int | None:
+        """How many of them :meth:`loader` yields; None where that is known only at the end."""
 
     def loader(self) -> Loader:
         """All samples in batches."""
@@ -74,6 +78,10 @@ class TensorSource:
     def size(self) -> int:
         return len(self._labels)
 
+    @property
+    def rows(self) -> int:
+        return self.size
+
     def loader(self) -> Loader:
         return Slices(self._inputs, self._labels, self._batch_size)
 
@@ -110,6 +118,13 @@ class DatasetSource:
     def size(self) -> int:
         return len(self._dataset)  # type: ignore[arg-type]
 
+    @property
+    def rows(self) -> int | None:
+        if not isinstance(self._whole, DataLoader):
+            return self.size
+        plain = self._whole.batch_size is not None and not self._whole.drop_last  # else a sampler of batches decides
+        return len(self._whole.sampler) if plain and isinstance(self._whole.sampler, Sized) else None
+
     def loader(self) -> Loader:
         return self._whole if self._whole is not None else self._batches(self._dataset)
 
@@ -131,6 +146,7 @@ class StreamSource:
     names: Sequence[str] | None = None
     class_names: Sequence[str] | None = None
     size = None
+    rows = None
 
     def __init__(self, what: str, batches: Iterable[Any]) -> None:
         self.what, self._batches = what, batches

@@ -17,15 +17,21 @@ FIT_FIRST = (
 """The remedy where there are no Grams to read."""
 
 FLAGS = {setting.key: setting.flag for setting in FORGET_CONFIG}
+NO_WORDS = [key for key in FLAGS if "_" in key or key in ("lr", "gamma")]
+"""Settings that mean nothing else where they stand alone in a sentence, as "layers" or "protect" may."""
 ASSIGNED = re.compile(rf"\b({'|'.join(FLAGS)})='([\w-]+)'")
+ALONE = re.compile(rf"(?<![\w'\"./\\-])(?<!\] )({'|'.join(NO_WORDS)})(?![\w'\"=:/\\-]|\.\w)")
 
 
 def as_flags(text: str) -> str:
-    """Settings of a request as a shell wants them: ``protect='soft'`` → ``--protect soft``."""
-    return ASSIGNED.sub(lambda found: f"{FLAGS[found[1]]} {found[2]}", text)
+    """Settings of a request as a shell wants them: ``protect='soft'`` → ``--protect soft``, ``lr`` → ``--lr``."""
+    assigned = ASSIGNED.sub(lambda found: f"{FLAGS[found[1]]} {found[2]}", text)
+    return ALONE.sub(lambda found: FLAGS[found[1]], assigned)
 
 
-LISTED = re.compile(r"in the order of the loader, from 0: ([\d, ]+\d)")
+LISTED = re.compile(r"in the order of the loader, from 0: (\d+(?:, \d+)*)")
+LIST = rf"{LISTED.pattern}(?:, …)?"
+ASIDE = re.compile(rf" \({LIST}\)|, {LIST}")
 
 
 def as_ids(text: str, ids: Sequence[str]) -> str:
@@ -35,6 +41,11 @@ def as_ids(text: str, ids: Sequence[str]) -> str:
         return "ids: " + ", ".join(ids[int(position)] for position in found[1].split(", "))
 
     return LISTED.sub(named, text) if ids else text
+
+
+def without_positions(text: str) -> str:
+    """The same without the lists of positions, for what must not say which samples they were."""
+    return ASIDE.sub("", text)
 
 
 @contextmanager
