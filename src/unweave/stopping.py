@@ -16,7 +16,7 @@ from torch import Tensor
 from unweave.config import ForgetConfig
 from unweave.errors import DataError
 from unweave.outcomes import ClassProfile, Outcomes
-from unweave.ranking import by_training, within
+from unweave.ranking import places
 from unweave.spread import MarginCounts
 
 LANDING_POINTS = 0.5
@@ -131,7 +131,7 @@ def choose_goal(
         )
     shifted = config.label_shift and (config.task, config.stop) == ("samples", "held-out")
     aim = held_out.without(retained) if shifted else held_out
-    goal = _as_held_out(config, tolerance, before, aim, _Known(trained, learnt or before, same_model))
+    goal = _as_held_out(config, tolerance, before, aim, _learnt(before, learnt, trained), same_model)
     as_it_is = held_out.expected_error(before.labels)
     words = f"{goal.words}{FEWER}" if aim.expected_error(before.labels) > as_it_is + SAID else goal.words
     due = _due(before, held_out.without(present), aim) if shifted else {}
@@ -144,66 +144,44 @@ def _due(before: Outcomes, now: ClassProfile, aim: ClassProfile) -> dict[int, fl
     return {c: rises[c].item() for c in before.labels.unique().tolist() if rises[c] > 0}
 
 
-@dataclass(frozen=True)
-class _Known:
-    """Of how hard samples were to learn: see the arguments of :func:`choose_goal`."""
-
-    trained: MarginCounts | None
-    learnt: Outcomes
-    same_model: bool
-
-    def ranked(self, before: Outcomes) -> Tensor:
-        """Which samples are ranked among the training samples, bool [N]."""
-        if self.trained is None:
-            return torch.zeros(len(before), dtype=torch.bool)
-        return by_training(before, self.learnt, self.trained, self.same_model)
-
-    def ranks(self, labels: Tensor, ranked: Tensor) -> Tensor:
-        """Their ranks there."""
-        assert self.trained is not None
-        return self.trained.ranks(labels[ranked], self.learnt.margin[ranked])
-
-
 def _as_held_out(
-    config: ForgetConfig, tolerance: float, before: Outcomes, held_out: ClassProfile, known: _Known
+    config: ForgetConfig, tolerance: float, before: Outcomes, held_out: ClassProfile, learnt: Tensor, same_model: bool
 ) -> Goal:
     """Every sample at the margin of held-out ones of its class at its rank, and none above where it is.
 
-    Who asks to be forgotten is not to be known better: what is wrong already stays wrong.
+    Arguments are those of :func:`choose_goal`, but ``learnt``: ranks among the training samples, [N].
     """
     held_out.require(before.labels)
-    ranks, words = within(before), "the held-out error of its classes"
-    wrong = held_out.error[before.labels].maximum(_share_by_class(before))
-    ranked = known.ranked(before)
-    if bool(ranked.any()):
-        ranks[ranked] = known.ranks(before.labels, ranked)
-        # What would be wrong is aimed at the middle of what is: the lowest margins are those of the oddest of many
-        # samples, which a single one hardly is, and the way there costs the others.
-        unseen = held_out.error[before.labels][ranked]
-        wrong[ranked] = ((ranks[ranked] < unseen) | before.wrong[ranked]).double()
-        ranks[ranked] = ranks[ranked].maximum(unseen / 2)
-        words += ", for samples as hard to learn as these" if bool(ranked.all()) else ", for some by how hard to learn"
-    elif 100 * wrong.mean().item() > held_out.expected_error(before.labels) + SAID:
-        words += ", and no better than now"
-    margins = held_out.margin_at(before.labels, ranks).minimum(before.margin)
+    aim = places(before, learnt, held_out.error, same_model)
+    margins = held_out.margin_at(before.labels, aim.ranks).minimum(before.margin)
     spread = (margins.std().item() if len(margins) > 1 else 0.0) or 1.0  # few may all have one target
+    few = bool(aim.by_training.all())
+    error, words = 100.0 * aim.wrong.mean().item(), "the held-out error of its classes"
+    if bool(aim.by_training.any()):
+        words += ", for samples as hard to learn as these" if few else ", for some by how hard to learn"
+    elif error > held_out.expected_error(before.labels) + SAID:
+        words += ", and no better than now"
     return Goal(
-        error=100.0 * wrong.mean().item(),
+        error=error,
         tolerance=tolerance,
         mean_margin=margins.mean().item(),
         words=words,
         margins=margins if config.objective == "match" else None,
         spread=max(spread, 1e-12),
-        few=bool(ranked.all()),
-        near=NEAR * held_out.margin[before.labels].std(1).mean().item() if bool(ranked.all()) else 0.0,
+        few=few,
+        near=NEAR * held_out.margin[before.labels].std(1).mean().item() if few else 0.0,
         highest=before.margin,
     )
 
 
-def _share_by_class(before: Outcomes) -> Tensor:
-    """For each sample, what share of the request's samples of its class is wrong, [N]."""
-    counts, wrong = (before.labels.bincount(w, before.classes) for w in (None, before.wrong.double()))
-    return (wrong / counts)[before.labels]
+def _learnt(before: Outcomes, learnt: Outcomes | None, trained: MarginCounts | None) -> Tensor:
+    """Ranks among the training samples, [N]; NaN where nobody knows."""
+    margins = before.margin if learnt is None else learnt.margin
+    ranks = torch.full_like(margins, torch.nan, dtype=torch.float64)
+    if trained is not None:
+        known = trained.known(before.labels)
+        ranks[known] = trained.ranks(before.labels[known], margins[known])
+    return ranks
 
 
 def collapsed(val_error: float | None, val_before: float | None, max_damage: float | None) -> bool:
