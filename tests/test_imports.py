@@ -43,6 +43,7 @@ ORDER = [
     {"descent"},
     {"result", "solving"},
     {"walk"},
+    {"landing"},
     {"loop"},
     {"classes", "gone", "asked"},
     {"remarks"},

@@ -25,8 +25,9 @@ from unweave.gone import (
     said_again,
 )
 from unweave.grams import LayerGrams
+from unweave.landing import Ending
 from unweave.layers import find_layers
-from unweave.loop import Ending, Request
+from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.pool import in_order, observe_together, pooled
 from unweave.rest import at_rest, by_itself, duplicate, fingerprint, only_moving
