@@ -38,7 +38,7 @@ examples:
   unweave forget --ids more.txt --weights forgotten.safetensors --grams forgotten.grams.safetensors \\
                  --first model.safetensors --out forgotten2.safetensors
                                              the next request starts from what the one before has written; with the
-                                             first weights, what is taken out is exactly what was added
+                                             first weights, what is taken out is what was added, but for rounding
 
 If the target is not reached, the exit code is 3 and nothing is written (see --keep-anyway)."""
 
@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--first",
         metavar="FILE",
         type=Path,
-        help="after another request: the weights that the Grams were fitted with; what is taken out is then exact",
+        help="after another request: the weights that the Grams were fitted with; what is taken out is then what was added, but for rounding",
     )
     parser.add_argument("--keep-anyway", action="store_true", help="write the files even if the target was not reached")
     parser.add_argument("--force", action="store_true", help="overwrite what an earlier request wrote")
