@@ -315,7 +315,7 @@ def test_only_what_a_class_is_due_is_no_damage(problem: Problem) -> None:
         SimpleNamespace(val_error_by_class=dict.fromkeys(range(5), 10.0) | changed)
         for changed in ({}, {0: 90.0}, {1: 90.0}, {0: 20.0})
     ]
-    assert [walk._due(looks[0], look) for look in looks] == pytest.approx([0, 30 / 5, 0, 10 / 5])  # type: ignore[arg-type]
+    assert [walk.due(looks[0], look) for look in looks] == pytest.approx([0, 30 / 5, 0, 10 / 5])  # type: ignore[arg-type]
 
 
 def test_held_out_samples_without_an_error_are_asked_about_as_before(problem: Problem) -> None:

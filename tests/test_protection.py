@@ -91,34 +91,51 @@ def space_of(grams: dict[str, Tensor], protect: str) -> unweave.CoreSpace:
     return unweave.CoreSpace.from_grams(grams_from(grams), 0.9, protect=protect)
 
 
-def test_what_is_faint_is_what_hard_would_leave_free_of_the_retained_rows() -> None:
+def from_the_faintest(sigma: list[float]) -> float:
+    """What the last tenth of Σ σ holds of Σ λ, gathered from the faintest direction on; the first has no part in it."""
+    room, held = FAINT * sum(sigma), 0.0
+    for one in reversed(sigma[1:]):
+        held += min(one, room) * one
+        room -= min(one, room)
+    return held / sum(one**2 for one in sigma)
+
+
+def test_what_is_faint_is_gathered_from_the_faintest_on() -> None:
     gram, _ = gram_and_gradient()
     layer = unweave.CoreSpace.from_grams(grams_from({"layer": gram}), 1 - FAINT, protect="hard").layers["layer"]
-    outside = layer.rest[0]
-    share = torch.trace(outside.mT @ gram @ outside) / torch.trace(gram)
-    assert faint_share(layer.sigma) == pytest.approx(float(share), rel=1e-9)
+    outside = layer.rest[0]  # all of the last tenth, but for the direction that it begins in
+    free = float(torch.trace(outside.mT @ gram @ outside) / torch.trace(gram))
+    assert free < faint_share(layer.sigma) == pytest.approx(from_the_faintest(layer.sigma[0].tolist()), rel=1e-9)
     assert faint_share(torch.zeros(1, 3)) == 0.0
     assert faint_share(torch.tensor([[2.0], [0.0]])) == 0.0, "groups of one direction are used whole or not at all"
+    assert faint_share(torch.tensor([[1.0, 0.01, 0.0]])) < 2e-4, "one holds nine tenths alone, and is not faint"
+    assert faint_share(torch.tensor([[3.0, 3.0], [1.0, 0.1]])) == pytest.approx((0.6 * 3 + 0.1 * 0.1) / 19.01)
+
+
+@pytest.mark.parametrize("d", [2, 3, 8, 9, 10, 20])
+def test_of_directions_that_are_used_alike_a_tenth_is_faint(d: int) -> None:
+    assert faint_share(torch.ones(1, d)) == pytest.approx(FAINT)
 
 
 @pytest.mark.parametrize(("share", "alike"), [(0.019, False), (0.021, True)])
 def test_from_where_on_directions_are_used_alike(share: float, alike: bool) -> None:
-    """σ of nine directions 1 and of the tenth s ≤ 1: it alone is faint, with s² of 9 + s²."""
-    s = (9 * share / (1 - share)) ** 0.5
-    sigma = torch.tensor([[1.0] * 9 + [s]], dtype=torch.float64)
+    """Of σ = (1, s) with s > 1/9 a part of the second is faint: FAINT (1 + s) s of 1 + s²."""
+    s = (-FAINT + (FAINT**2 + 4 * (FAINT - share) * share) ** 0.5) / (2 * (FAINT - share))
+    sigma = torch.tensor([[1.0, s]], dtype=torch.float64)
     assert faint_share(sigma) == pytest.approx(share)
     assert uses_all_alike(sigma) == alike
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.9, 0.99])
 def test_auto_is_hard_where_directions_are_used_unlike_and_soft_where_alike(gamma: float) -> None:
-    steep, flat = torch.diag(torch.arange(1, 31.0) ** -3).double(), torch.eye(20).double()
-    of = {
-        name: unweave.CoreSpace.from_grams(grams_from({"steep": steep, "flat": flat}), gamma, protect=name).layers
-        for name in PROTECTIONS
-    }
-    assert faint_share(of["hard"]["flat"].sigma) == pytest.approx(0.1)
-    for name, like in (("steep", "hard"), ("flat", "soft")):
+    steep, flat, narrow = (
+        torch.diag(torch.arange(1, 31.0) ** -3).double(),
+        torch.eye(20).double(),
+        torch.eye(4).double(),
+    )
+    grams = grams_from({"steep": steep, "flat": flat, "narrow": narrow})
+    of = {name: unweave.CoreSpace.from_grams(grams, gamma, protect=name).layers for name in PROTECTIONS}
+    for name, like in (("steep", "hard"), ("flat", "soft"), ("narrow", "soft")):
         assert torch.equal(of["auto"][name].left, of[like][name].left)
         assert torch.equal(of["auto"][name].rank, of[like][name].rank)
     assert not torch.equal(of["auto"]["flat"].left, of["hard"]["flat"].left)

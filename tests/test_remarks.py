@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,8 +22,11 @@ from unweave.batches import map_tensors
 from unweave.errors import LayerError, MismatchError
 from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes
+from unweave.ranking import FEW
 from unweave.rest import fingerprint
 from unweave.twins import Twins, marks
+
+module = importlib.import_module("unweave.forget")  # the package has a function of that name
 
 
 @pytest.fixture(scope="module")
@@ -223,10 +227,69 @@ def test_a_validation_error_that_rose_is_told(
 ) -> None:
     look = points.run(epochs=1).history[0]
     first, final = (replace(look, val_error=20.0 + more, val_error_by_class={0: 20.0, 1: 20.0}) for more in (0.0, rise))
-    goal = replace(points.run(epochs=1).goal, due={0: due, 1: due})
-    said = remarks.risen(first, final, goal, samples)
+    said = remarks.risen(first, final, due, samples)
     assert [text.startswith("the validation error rose from 20.0 to") for text in said] == [True] * told
-    assert remarks.risen(replace(first, val_error=None), replace(final, val_error=None), goal, 0) == []
+    assert remarks.risen(replace(first, val_error=None), replace(final, val_error=None), due, 0) == []
+
+
+def test_what_retraining_would_cost_too_counts_by_the_samples_of_a_class(
+    points: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a class that is rare among the validation samples a rise is little of the whole; and no more than it was."""
+    seen = list[float]()
+    monkeypatch.setattr(remarks, "risen", lambda first, final, due, samples: seen.append(due) or [])
+    x, y = torch.cat([x for x, _ in points.val]), torch.cat([y for _, y in points.val])
+    rare = torch.cat([(y == 0).nonzero().squeeze(1)[:10], (y != 0).nonzero().squeeze(1)])
+    most_of_a_class = replace(points, forget=(points.y == 0).nonzero().squeeze(1)[:40])
+    result = most_of_a_class.run(val=[(x[rare], y[rare])])
+    before, after = result.history[0].val_error_by_class, result.final.val_error_by_class
+    assert before is not None
+    assert after is not None
+    assert after[0] > before[0], "of a class that has lost most of its samples"
+    assert result.goal.due.keys() == {0}
+    assert seen == [pytest.approx(10 / len(rare) * min(after[0] - before[0], result.goal.due[0]))]
+
+
+@pytest.mark.parametrize(("held_out", "told"), [(29.0, True), (30.0, True), (31.0, False), (None, False)])
+def test_samples_that_were_no_better_than_held_out_ones_are_told_whatever_they_are_aimed_at(
+    points: Problem, held_out: float | None, told: bool
+) -> None:
+    """The target may be above both: nobody is taught, and odd ones go where they would be unseen."""
+    result = points.run(epochs=1)
+    first, goal = replace(result.history[0], forget_error=30.0), replace(result.goal, error=33.0)
+    goal, config = replace(goal, held_out_error=held_out), unweave.ForgetConfig().resolved()
+    said = remarks.about_the_end({}, first, first, goal, config)
+    assert any("was no better than held out" in text for text in said) == told
+
+
+def test_a_validation_set_of_a_class_with_few_held_out_samples_is_no_wonder() -> None:
+    def of(labels: Tensor, wrong: Tensor) -> Outcomes:
+        zero = torch.zeros(len(labels), dtype=torch.float64)
+        return Outcomes(labels, wrong, zero, zero, zero, 2)
+
+    labels = torch.tensor([0] * 10 + [1] * 2000)
+    kept = ClassProfile.of(of(labels, torch.arange(2010) % 5 == 0))
+    for asked, told in ((0, False), (1, True)):
+        grams = SimpleNamespace(held_out=kept, origin=SimpleNamespace(forgotten=()))
+        seen = of(torch.full((100,), asked), torch.arange(100) < 45)  # 20 % of those of fit
+        assert bool(remarks.another_val(grams, seen)) == told  # type: ignore[arg-type]
+
+
+def test_whose_model_and_whose_protection_it_is_reaches_those_who_ask(
+    points: Problem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same, soft = list[bool](), list[set[str]]()
+    choose, about = module.choose_goal, remarks.about_the_end
+    monkeypatch.setattr(
+        module, "choose_goal", lambda *args, same_model: same.append(same_model) or choose(*args, same_model=same_model)
+    )
+    monkeypatch.setattr(remarks, "about_the_end", lambda *args: soft.append(set(args[-1])) or about(*args))
+    once, config = points.run(epochs=1), unweave.ForgetConfig(epochs=1, protect="soft")
+    more = points.samples(torch.arange(50, 80))
+    for first in (None, points.model):
+        unweave.forget(once.model, more, once.grams, points.val, config, first=first)
+    assert same == [True, False, True]
+    assert soft == [{"0"}, set(points.grams.names), set(points.grams.names)]
 
 
 def test_a_request_that_is_padded_to_another_length_is_told() -> None:
@@ -414,7 +477,8 @@ def test_the_shift_since_the_first_model_is_measured_where_it_is_given(
 
 
 @pytest.mark.parametrize(
-    ("count", "wrong", "told"), [(6, 3, True), (120, 60, False), (1, 0, True), (3, 3, True), (120, 0, False)]
+    ("count", "wrong", "told"),
+    [(6, 3, True), (25, 12, True), (120, 60, False), (1, 0, True), (3, 3, True), (120, 0, False)],
 )
 def test_a_target_that_rests_on_few_held_out_samples_is_told(
     points: Problem, count: int, wrong: int, told: bool
@@ -427,5 +491,6 @@ def test_a_target_that_rests_on_few_held_out_samples_is_told(
     assert bool(found) == told
     if told:
         assert found[0].startswith(f"the target rests on {count} held-out samples of these classes, and may be ")
-    assert remarks.aimed_at_few(replace(goal, few=True), profile, seen, config) == []
+    odd = remarks.aimed_at_few(replace(goal, few=True), profile, seen, config)
+    assert bool(odd) == (told and count >= FEW), "a few stand for themselves, not many that are odd"
     assert remarks.aimed_at_few(goal, profile, seen, papers) == [], "the authors' rule aims elsewhere"

@@ -40,7 +40,7 @@ def spread(seen: Outcomes) -> MarginCounts:
 @pytest.mark.parametrize("scale", [0.5, 1.0, 20.0])
 def test_ranks_are_those_of_sorting_but_for_the_width_of_a_bin(scale: float) -> None:
     seen, asked = drawn(4000, 0, scale), drawn(300, 1, scale)
-    found = spread(seen).ranks(asked.labels, asked.margin)
+    found = spread(seen).standing(asked.labels, asked.margin).rank
     for label in (0, 1):
         own, mine = seen.margin[seen.labels == label].sort().values, asked.labels == label
         exact = torch.searchsorted(own, asked.margin[mine]).double() / len(own)
@@ -52,7 +52,7 @@ def test_ranks_are_those_of_sorting_but_for_the_width_of_a_bin(scale: float) -> 
 def test_ranks_rise_with_the_margin_from_nobody_to_everybody() -> None:
     counts = spread(drawn(500, 0))
     margins = torch.tensor([-1e9, -50.0, -1.0, 0.0, 0.5, 3.0, 60.0, 1e9])
-    ranks = counts.ranks(torch.zeros(8, dtype=torch.long), margins)
+    ranks = counts.standing(torch.zeros(8, dtype=torch.long), margins).rank
     assert (ranks.diff() >= 0).all()
     assert (ranks[0].item(), ranks[-1].item()) == (0.0, 1.0)
 
@@ -76,7 +76,7 @@ def test_counts_add_and_subtract_as_their_samples_do() -> None:
 def test_counts_below_zero_are_read_as_none() -> None:
     counts = spread(drawn(50, 0))
     counts.counts[0, 3] = -2
-    ranks = counts.ranks(torch.zeros(2, dtype=torch.long), torch.tensor([-1e9, 1e9]))
+    ranks = counts.standing(torch.zeros(2, dtype=torch.long), torch.tensor([-1e9, 1e9])).rank
     assert ranks.tolist() == [0.0, 1.0]
 
 
@@ -146,7 +146,7 @@ def test_few_samples_go_by_their_rank_among_the_training_samples_and_many_by_the
     assert alone.margins is not None
     assert torch.equal(goal.margins[:FEW], alone.margins[:FEW])
     few = slice(FEW, None)
-    ranks = trained.ranks(before.labels[few], before.margin[few])
+    ranks = trained.standing(before.labels[few], before.margin[few]).rank
     assert torch.equal(goal.margins[few], held_out.margin_at(before.labels[few], ranks).minimum(before.margin[few]))
     expected = held_out.error[0] * FEW + (ranks < held_out.error[1]).sum()
     assert goal.error == pytest.approx(100 * expected.item() / len(before))

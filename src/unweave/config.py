@@ -36,7 +36,7 @@ class ForgetConfig:
     """Share of each layer's energy that must not be touched: one number in (0, 1], or one per layer."""
     protect: str | None = None
     """"hard": a direction loses all of a step or nothing, as in the paper; "soft": the more the more the retained data
-    uses it; "auto": hard, and soft in layers where hard would leave much of the retained data free. By default auto
+    uses it; "auto": hard, and soft in layers whose directions are used nearly alike. By default auto
     where samples or classes are matched, soft with ``way="solve"``, else hard. See :mod:`unweave.protection`."""
     way: str = "walk"
     """Samples that are matched: "walk", in many small steps, or "solve": in one or a few large ones, each the least

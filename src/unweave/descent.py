@@ -98,17 +98,17 @@ class Descent:
         """The network at the present weights, to be called."""
         return self.net if self.trust is None else _Overridden(self.net, {self.trust_path: self.trust.effective()})
 
-    def require_gradients(self, samples: Samples) -> None:
-        """Refuse a network that no gradient comes through, as a step would find out; one sample is run.
+    def require_gradients(self, samples: Samples, batch_size: int) -> None:
+        """Refuse a network that no gradient comes through, as a step would find out; the first batch is run.
 
         Raises:
             ModelError: the outputs do not depend on anything that moves.
         """
         if not self.weights:
             return
-        inputs, _, _ = next(samples.batches(1))
+        inputs, _, _ = next(samples.batches(batch_size))
         with torch.enable_grad():
-            logits = run(self.model(), map_tensors(inputs, lambda t: t[:1]))
+            logits = run(self.model(), inputs)
         if not logits.requires_grad:
             raise ModelError(
                 f"No gradient comes from the model's outputs to the layers that are to move ({', '.join(self.weights)})"

@@ -164,7 +164,7 @@ def _warnings(
     """What a person should look at, done or not."""
     config, first_look, net = request.config, request.history[0], request.descent.net
     moved, watched = aim.retained.restricted(asked.names), 0 if aim.seen is None else len(aim.seen)
-    soft = {name for name, layer in aim.space.layers.items() if not layer.hard}
+    soft = {name for name, layer in aim.space.layers.items() if not layer.hard or config.protect == "soft"}
     return [
         *(remarks.whole_classes(aim.retained, aim.before) if config.task == "samples" else []),
         *remarks.elsewhere(grams, asked.original),
@@ -180,7 +180,7 @@ def _warnings(
         *remarks.about_the_labels(first_look, aim.goal, config),
         *remarks.another_val(grams, aim.seen),
         *remarks.nothing_recovered(first_look, final, final.epoch > 0, aim.goal, config),
-        *(remarks.risen(first_look, final, aim.goal, watched) if config.task != "poison" else []),
+        *(remarks.risen(first_look, final, request.due(first_look, final), watched) if config.task != "poison" else []),
         *remarks.about_the_end(shift, first_look, final, aim.goal, config, classes_gone(grams), soft),
         *remarks.felt_since(_since(asked.first, net, moved), shift),
         *remarks.risen_since(grams, aim.retained, final, watched),
@@ -293,7 +293,7 @@ def _carried_out(request: Request) -> tuple[Ending, Look]:
     descent = request.descent
     net, moving = descent.net, only_moving(descent.net, descent.weights.values())
     with torch.random.fork_rng(), at_rest(net, gradients=True, convolutions=None), moving:
-        descent.require_gradients(request.samples)
+        descent.require_gradients(request.samples, request.config.batch_size)
         torch.manual_seed(request.config.seed)
         ending, final = request.run()
         descent.fold()

@@ -28,7 +28,7 @@ class Landing(Walk):
 
     def _nothing_to_do(self, start: Seen) -> Ending | None:
         """The ending of a request that must not take a step."""
-        if self.config.stop == "epochs":
+        if self.config.stop in ("epochs", "paper"):  # those have rules of their own
             return None
         gap = self.goal.gap(start.look.forget_error)
         if self._may_get_better(start):
@@ -122,7 +122,8 @@ class Landing(Walk):
         config = self.config
         ideas = ["to leave lr out"] if config.lr is not None else []
         hard = any(self.descent.space.layers[name].hard for name in self.descent.weights)
-        ideas += ["protect='soft'"] if hard and config.task != "poison" else ["another gamma"]
+        harder = hard and config.protect != "soft"  # a layer of single directions is hard whatever was asked
+        ideas += ["protect='soft'"] if harder and config.task != "poison" else ["another gamma"]
         ideas += ["a larger max_damage, which accepts more harm"] if self._ruined else []
         ideas += ["to leave out samples whose labels are right after all"] if config.task == "poison" else []
         return f"What may help: {'; '.join(ideas)}"

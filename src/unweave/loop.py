@@ -218,13 +218,13 @@ class Request(Landing):
             if reached:
                 least = min(least, _val(now))
                 good = _val(now) <= least + SAME_VAL
-                chosen, worse = (now, 0) if good else (chosen, worse + 1)
+                better = not there or _val(now) < _val(start) - SAME_VAL
+                chosen, worse = now if good and better else chosen, 0 if good else worse + 1
                 if self.val is None or worse == PATIENCE or now.look.forget_error == 100:
                     break
-        chosen = chosen or now
-        if there and _val(chosen) >= _val(start) - SAME_VAL:
+        if there and chosen is start:
             return self._already_there(start), start
-        return self._end_at(chosen)
+        return self._end_at(chosen or now)
 
     def _worth_keeping(self, now: Seen, start: Seen) -> Seen:
         """Where a walk that cannot go on is; where it began, if half of the wrong labels are still there, or if

@@ -21,15 +21,16 @@ soft
     and nothing else, as for hard.
 
 auto
-    Hard, and soft in a layer whose retained rows use its directions nearly alike. What lies beyond the directions that
-    hold 0.9 of Σ σ is the share
+    Hard, and soft in a layer whose retained rows use its directions nearly alike. What the faintest of them hold, those
+    with the last tenth of Σ σ, is the share
 
-        Σ_{i>k} λ_i / Σ λ          of the rows' squared lengths, ‖R‖² = tr G
+        Σ p_i λ_i / Σ λ          of the rows' squared lengths, ‖R‖² = tr G
 
+    p_i: the part of σ_i in that tenth, 1 beyond the direction it begins in, 0 before it, and for the first in any case.
     σ of images and of what layers make of them falls steeply, and a tenth of Σ σ is a hundredth of that or less. Where
-    it does not, as in a first layer that sees standardised columns of a table, a tenth of Σ σ is about a tenth of the
-    rows themselves: two free directions of twenty would be used nearly as much as the other eighteen, and with a larger
-    γ none would be left. That is asked of a layer, not of γ: the share is the same whatever γ is.
+    it does not, as in a first layer that sees standardised columns of a table, a tenth of Σ σ is a tenth of the rows
+    themselves: two free directions of twenty would be used nearly as much as the other eighteen, and of eight, or with
+    a larger γ, none would be free at all. That is asked of a layer, not of γ: the share is the same whatever γ is.
 """
 
 from __future__ import annotations
@@ -59,15 +60,17 @@ def uses_all_alike(sigma: Tensor) -> bool:
 
 
 def faint_share(sigma: Tensor) -> float:
-    """What the directions with the last tenth of Σ σ hold of Σ λ, over all groups of a layer; σ [groups, d] descending.
+    """What the last tenth of Σ σ holds of Σ λ, over all groups of a layer; σ [groups, d] descending.
 
-    0 where there are no rows.
+    The direction in which that tenth begins counts by its part, so that d directions that are used alike have 0.1
+    whatever d is. 0 where there are no rows, and where a group has one direction, which is protected or is not.
     """
     sigma = sigma.double()
-    lam, so_far = sigma.square(), sigma.cumsum(1)
-    faint = so_far - sigma >= (1 - FAINT) * so_far[:, -1:]  # what those before it hold is enough already
-    whole = float(lam.sum())
-    return float(lam[faint].sum()) / whole if whole > 0 else 0.0
+    so_far = sigma.cumsum(1)
+    part = (so_far - (1 - FAINT) * so_far[:, -1:]).clamp(min=0).minimum(sigma)  # of σ, in the last tenth
+    part[:, 0] = 0  # the one that is used most is not faint, though it may hold nine tenths alone
+    whole = float(sigma.square().sum())
+    return float((part * sigma).sum()) / whole if whole > 0 else 0.0
 
 
 def soft(sigma: Tensor, gamma: float, power: int, present: Tensor) -> Tensor:

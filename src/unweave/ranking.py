@@ -15,8 +15,8 @@ its rank there is spread as
 
     z' = ρ z + √(1 − ρ²) ε          so that          P(rank < t) = Φ((Φ⁻¹(t) − ρ z) / √(1 − ρ²))
 
-Of odd samples, which come in numbers, the k-th by margin goes to the k-th quantile of the mean of these over the
-samples. For a random draw the mean is even again, and that is ranking among themselves; with ρ = 1 it is u. A few, of
+Of odd samples of a class the k-th by margin goes to the k-th quantile of the mean of these over the samples. For a
+random draw the mean is even again, and that is ranking among themselves; with ρ = 1 it is u. A few, odd or not, of
 which each stands for itself, go to u: over many of them as many are wrong as should be.
 """
 
@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.special import ndtr, ndtri
 
 from unweave.outcomes import Outcomes
+from unweave.spread import Standing
 
 FEW = 20
 """With fewer samples of a class, each is ranked among all that the model was trained on, where that is known."""
@@ -37,10 +38,9 @@ ALIKE = 0.9
 """ρ. On six small problems of points it was 0.84 to 0.95, on the demonstration's network 0.64."""
 WIDE, STEPS, EDGE, TOGETHER = 4.0, 2001, 1e-6, 4096
 """Quantiles are looked up in so many steps of z from −WIDE to WIDE; ranks are kept off 0 and 1; samples at a time."""
-ODD = 2.2
-"""Of n samples whose ranks are farther than this / √n from an even spread (the Kolmogorov–Smirnov distance) it is not
-believed that they were drawn at random; to random ones that happens once in 8,000 times. All classes together are asked
-first, then each by itself."""
+RARE = 1 / 8000
+"""Samples are odd where chance brings a random draw's ranks as far from an even spread (the Kolmogorov–Smirnov
+distance) so rarely. All classes together are asked first, then each by itself, as many as there are."""
 
 
 @dataclass(frozen=True)
@@ -55,25 +55,26 @@ class Places:
     """Who was ranked among the training samples, bool [N]."""
 
 
-def places(before: Outcomes, learnt: Tensor, error: Tensor, same_model: bool) -> Places:
+def places(before: Outcomes, learnt: Standing, error: Tensor, same_model: bool) -> Places:
     """Of all samples, by their own ranks or among the training samples.
 
     Args:
         before: what the model makes of the request.
-        learnt: ranks among the training samples of their class, [N]; NaN where nobody knows.
+        learnt: where they stand among the training samples of their class.
         error: of the held-out samples of each class, [C], as a share.
         same_model: whether the training samples were seen by the same model; if not, nobody knows who is odd.
     """
-    labels, known, unseen = before.labels, ~learnt.isnan(), error[before.labels]
+    labels, known, unseen = before.labels, ~learnt.rank.isnan(), error[before.labels]
     not_drawn = torch.zeros_like(known)
     if same_model:
         not_drawn[known] = odd(labels[known], learnt[known])
-    alone = few(before) & known & ~not_drawn
-    ranks = within(before).where(~alone, learnt)
-    wrong = unseen.maximum(_share_by_class(before)).where(~alone, ((learnt < unseen) | before.wrong).double())
+    alone = few(before) & known
+    not_drawn &= ~alone
+    ranks = within(before).where(~alone, learnt.rank)
+    wrong = unseen.maximum(_share_by_class(before)).where(~alone, ((learnt.rank < unseen) | before.wrong).double())
     for c in labels[not_drawn].unique():
         own = (not_drawn & (labels == c)).nonzero().squeeze(1)
-        as_unseen = Unseen(learnt[own])
+        as_unseen = Unseen(learnt.rank[own])
         ranks[own[before.margin[own].argsort(stable=True)]] = as_unseen.quantiles()
         wrong[own] = max(as_unseen.below(error[c].item()), before.wrong[own].double().mean().item())
     by_training = alone | not_drawn
@@ -103,20 +104,34 @@ def few(outcomes: Outcomes) -> Tensor:
     return outcomes.labels.bincount(minlength=outcomes.classes)[outcomes.labels] < FEW
 
 
-def odd(labels: Tensor, ranks: Tensor) -> Tensor:
-    """Which samples were not drawn at random, bool [N], by their ranks among the training samples: all, or classes."""
-    if unlike_a_draw(ranks):
+def odd(labels: Tensor, learnt: Standing) -> Tensor:
+    """Which samples were not drawn at random, bool [N], by where they stand among the training samples."""
+    if unlike_a_draw(learnt):
         return torch.ones_like(labels, dtype=torch.bool)
-    classes = [c for c in labels.unique() if unlike_a_draw(ranks[labels == c])]
+    there = labels.unique()
+    classes = [c for c in there if unlike_a_draw(learnt[labels == c], among=len(there))]
     return torch.isin(labels, torch.tensor(classes, dtype=labels.dtype))
 
 
-def unlike_a_draw(ranks: Tensor) -> bool:
-    """Whether these ranks among the training samples [n] are farther from an even spread than chance brings them."""
-    n, ranks = len(ranks), ranks.sort().values
-    steps = torch.arange(n + 1, dtype=ranks.dtype) / max(n, 1)
-    distance = torch.maximum(steps[1:] - ranks, ranks - steps[:-1])
-    return n > 0 and distance.max().item() * math.sqrt(n) > ODD
+def unlike_a_draw(learnt: Standing, among: int = 1) -> bool:
+    """Whether these samples are farther from an even spread than chance brings one of so many draws.
+
+    How margins are spread within a bin is not known, so that is not asked: where the ranks end that are below t for
+    certain, and where those begin that are not, says how far from t · n their number is at least.
+    """
+    n = len(learnt)
+    steps = torch.arange(n + 1, dtype=torch.float64) / max(n, 1)
+    ends, begins = learnt.high.sort().values, learnt.low.sort().values
+    distance = torch.maximum(steps[1:] - ends, begins - steps[:-1])
+    return n > 0 and distance.max().item() > farthest(n, among)
+
+
+def farthest(n: int, among: int = 1) -> float:
+    """The distance that one of so many draws of n samples exceeds by chance with probability RARE: √n D > 2.2 for one.
+
+    From P(√n D > x) < 2 exp(−2x²), which is exact for many samples.
+    """
+    return math.sqrt(math.log(2 * among / RARE) / (2 * n))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Collection, Mapping, Sequence
 
-from torch import nn
+from torch import Tensor, nn
 
 from unweave.batches import device_of
 from unweave.config import ForgetConfig
@@ -14,7 +14,7 @@ from unweave.gone import classes_gone
 from unweave.grams import LayerGrams
 from unweave.layers import find_layers
 from unweave.outcomes import ClassProfile, Outcomes
-from unweave.ranking import FEW
+from unweave.ranking import FEW, few
 from unweave.result import Look
 from unweave.space import CoreSpace
 from unweave.stopping import SAID, Goal
@@ -117,20 +117,27 @@ def not_held_out(met: int, count: int) -> list[str]:
 def aimed_at_few(goal: Goal, held_out: ClassProfile | None, before: Outcomes, config: ForgetConfig) -> list[str]:
     """A warning where so few held-out samples say what to aim at that they may well say something else.
 
-    To each class one that is wrong and one that is right are added: a few that are all right are no certainty.
+    Not where each sample of the request stands for itself.
     """
-    if held_out is None or config.stop != "held-out" or goal.few:
+    if held_out is None or config.stop != "held-out" or (goal.few and bool(few(before).all())):
         return []
-    shares = before.labels.bincount(minlength=held_out.classes) / len(before)
-    own, count = shares > 0, held_out.count + 2
-    wrong = (held_out.error * held_out.count + 1) / count
-    variance = (shares**2 * wrong * (1 - wrong) / count)[own].sum().item()
-    if 100 * math.sqrt(variance) <= UNSURE:
+    off = _off_by_chance(held_out, before.labels)
+    if off <= UNSURE:
         return []
     return [
-        f"the target rests on {int(held_out.count[own].sum())} held-out samples of these classes, and may be "
-        f"{200 * math.sqrt(variance):.0f} points off by chance: a larger val= (--val) makes it surer"
+        f"the target rests on {int(held_out.count[before.labels.unique()].sum())} held-out samples of these classes, "
+        f"and may be {2 * off:.0f} points off by chance: a larger val= (--val) makes it surer"
     ]
+
+
+def _off_by_chance(held_out: ClassProfile, labels: Tensor) -> float:
+    """The standard error of the held-out error of these labels' classes, in their proportions, in points.
+
+    To each class one that is wrong and one that is right are added: a few that are all right are no certainty.
+    """
+    shares, count = labels.bincount(minlength=held_out.classes) / len(labels), held_out.count + 2
+    wrong = (held_out.error * held_out.count + 1) / count
+    return 100 * math.sqrt((shares**2 * wrong * (1 - wrong) / count)[shares > 0].sum().item())
 
 
 def another_val(grams: LayerGrams, seen: Outcomes | None) -> list[str]:
@@ -139,8 +146,7 @@ def another_val(grams: LayerGrams, seen: Outcomes | None) -> list[str]:
     if seen is None or kept is None or grams.origin.forgotten or not kept.has(seen.labels):
         return []
     before = kept.expected_error(seen.labels)
-    share = min(max(before / 100, 0.01), 0.99)
-    by_chance = 100 * math.sqrt(share * (1 - share) * (1 / len(seen) + 1 / float(kept.count.sum())))
+    by_chance = math.hypot(_off_by_chance(kept, seen.labels), _standard_error(before, len(seen)))
     if abs(seen.error - before) <= max(OTHER_VAL, 4 * by_chance):
         return []
     return [
@@ -157,9 +163,9 @@ def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]
         return []
     if clipped < 1e-3:
         return [
-            "earlier requests have changed what the network makes of these samples, so that they were not taken out "
-            "exactly: retained samples are protected less with every such request. first= (--first), the model that "
-            "the Grams were fitted with, keeps it exact"
+            "earlier requests have changed the network, and where it makes something else of these samples now, they "
+            "were not taken out exactly: retained samples are protected less with every such request. first= "
+            "(--first), the model that the Grams were fitted with, keeps it exact but for rounding"
         ]
     words = f"{100 * clipped:.1f} % of a layer's spectrum was negative and clipped"
     if grams.origin.first != given.origin.first:
@@ -175,19 +181,18 @@ def drifted(space: CoreSpace, grams: LayerGrams, given: LayerGrams) -> list[str]
     return [words]
 
 
-def risen(first: Look, final: Look, goal: Goal, samples: int) -> list[str]:
+def risen(first: Look, final: Look, due: float, samples: int) -> list[str]:
     """A warning where a request has cost held-out samples, by more than retraining would and by more than chance.
 
     Args:
         first: before the first step.
         final: at the end.
-        goal: of the request.
+        due: points of the rise that retraining would have cost too.
         samples: that were watched.
     """
     before, after = first.val_error, final.val_error
     if before is None or after is None:
         return []
-    due = statistics.fmean(goal.due.get(c, 0.0) for c in final.val_error_by_class or {0: 0.0})
     changed = min(max((after - before) / 100, 0.0), 1.0)  # of all samples at least so many have become wrong
     by_chance = 100 * math.sqrt(changed / max(samples, 1))
     if after - before - due <= max(LARGE_VAL_RISE, 2 * by_chance):
@@ -209,7 +214,8 @@ def about_the_end(
     ``gone``: classes that were forgotten before; ``soft``: layers that were protected softly.
     """
     warnings = []
-    if not goal.at_least and first.forget_error >= goal.error > 0:
+    as_held_out = goal.error if goal.held_out_error is None else goal.held_out_error
+    if not goal.at_least and first.forget_error >= as_held_out and goal.error > 0:
         warnings.append(
             f"before the first step the forget error, {first.forget_error:.1f} %, was no better than held out. Where "
             "these samples are hard ones that is so, and none is made better; if not: were they trained on, under this "
@@ -271,6 +277,12 @@ def nothing_recovered(first: Look, final: Look, moved: bool, goal: Goal, config:
     ]
 
 
+def _standard_error(error: float, samples: int) -> float:
+    """Of an error in percent that so many samples have, in points; as of 1 % where it is less."""
+    share = min(max(error / 100, 0.01), 0.99)
+    return 100 * math.sqrt(share * (1 - share) / max(samples, 1))
+
+
 def felt_since(shift: Mapping[str, float], shift_now: Mapping[str, float]) -> list[str]:
     """A warning where retained samples feel all requests together, though not the last one by itself.
 
@@ -307,8 +319,7 @@ def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: i
     due = kept.without(retained.origin.labels).error  # with fewer samples of a class more of it is wrong by any way
     rise = statistics.median(after[c] - 100 * float(due[c]) for c in known)
     before, now = 100 * float(kept.error[known].mean()), statistics.fmean(after[c] for c in known)
-    share = min(max(now / 100, 0.01), 0.99)
-    by_chance = 100 * math.sqrt(share * (1 - share) * (1 / max(samples, 1) + 1 / float(kept.count.sum())))
+    by_chance = math.hypot(_standard_error(now, samples), _standard_error(now, int(kept.count.sum())))
     if rise <= max(LARGE_RISE, 3 * by_chance) or now <= before:
         return []
     words = f"the mean of the classes' held-out errors rose from {before:.1f} to {now:.1f} %"

@@ -115,7 +115,7 @@ class CoreSpace:
             grams: what the retained data has left of the sums.
             gamma: the share of energy to keep, in (0, 1]: one number, or one per layer name with ``"default"`` for the
                 rest. 1 keeps every direction the data has, so that only the exact null space is left to move in.
-            protect: "hard" (the paper), "soft", or "auto", each layer by what hard leaves free of its rows; see
+            protect: "hard" (the paper), "soft", or "auto", each layer by how alike its directions are used; see
                 :mod:`unweave.protection`.
             energy: what is shared out: "sigma" (the paper) or "sigma2" (the explained variance of GPM).
             rank_rule: "paper" (smallest k that reaches γ), or what the authors' scripts count: "le", "lt"; for "hard".

@@ -25,6 +25,29 @@ MOST_CLASSES = 4096
 
 
 @dataclass(frozen=True)
+class Standing:
+    """Where samples stand among those of their class that were counted, as shares in [0, 1]; NaN where nobody knows."""
+
+    rank: Tensor
+    """The share whose margin is lower, [N]; within a bin they count as evenly spread."""
+    low: Tensor
+    """The share in lower bins, [N]: the rank is no less …"""
+    high: Tensor
+    """… and no more than the share in lower bins and the sample's own, [N]."""
+
+    def __getitem__(self, chosen: Tensor) -> Standing:
+        return Standing(self.rank[chosen], self.low[chosen], self.high[chosen])
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    @staticmethod
+    def unknown(count: int) -> Standing:
+        """Of samples of which nobody knows."""
+        return Standing(*torch.full((3, count), torch.nan, dtype=torch.float64))
+
+
+@dataclass(frozen=True)
 class MarginCounts:
     """How many training samples of each class have a margin in each bin: int64 [C, BINS] on the CPU.
 
@@ -57,16 +80,15 @@ class MarginCounts:
         there = self.counts.clamp(min=0).sum(1) > 0
         return there[labels.clamp(max=len(there) - 1)] & (labels < len(there))
 
-    def ranks(self, labels: Tensor, margins: Tensor) -> Tensor:
-        """The share of the samples of each label's class whose margin is lower, [N] in [0, 1]; for known classes.
-
-        Within a bin they count as evenly spread.
-        """
-        counts = self.counts.clamp(min=0).double()[labels]
+    def standing(self, labels: Tensor, margins: Tensor) -> Standing:
+        """Where samples with these labels and margins [N] stand among those of their class."""
+        known = self.known(labels)
+        counts = self.counts.clamp(min=0).double()[labels.where(known, 0)]
         position, whole = bins(margins), binned(margins)
         own = counts.gather(1, whole[:, None]).squeeze(1)
         below = counts.cumsum(1).gather(1, whole[:, None]).squeeze(1) - own
-        return (below + (position - whole).clamp(max=1) * own) / counts.sum(1)
+        shares = torch.stack([below + (position - whole).clamp(max=1) * own, below, below + own]) / counts.sum(1)
+        return Standing(*shares.where(known, torch.nan))
 
 
 def bins(margins: Tensor) -> Tensor:

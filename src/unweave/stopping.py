@@ -10,14 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from torch import Tensor
 
 from unweave.config import ForgetConfig
 from unweave.errors import DataError
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.ranking import places
-from unweave.spread import MarginCounts
+from unweave.spread import MarginCounts, Standing
 
 LANDING_POINTS = 0.5
 """A landing is right within this many points of the target error, or within one sample if that is more."""
@@ -145,11 +144,11 @@ def _due(before: Outcomes, now: ClassProfile, aim: ClassProfile) -> dict[int, fl
 
 
 def _as_held_out(
-    config: ForgetConfig, tolerance: float, before: Outcomes, held_out: ClassProfile, learnt: Tensor, same_model: bool
+    config: ForgetConfig, tolerance: float, before: Outcomes, held_out: ClassProfile, learnt: Standing, same_model: bool
 ) -> Goal:
     """Every sample at the margin of held-out ones of its class at its rank, and none above where it is.
 
-    Arguments are those of :func:`choose_goal`, but ``learnt``: ranks among the training samples, [N].
+    Arguments are those of :func:`choose_goal`, but ``learnt``: where samples stand among the training samples.
     """
     held_out.require(before.labels)
     aim = places(before, learnt, held_out.error, same_model)
@@ -174,14 +173,11 @@ def _as_held_out(
     )
 
 
-def _learnt(before: Outcomes, learnt: Outcomes | None, trained: MarginCounts | None) -> Tensor:
-    """Ranks among the training samples, [N]; NaN where nobody knows."""
-    margins = before.margin if learnt is None else learnt.margin
-    ranks = torch.full_like(margins, torch.nan, dtype=torch.float64)
-    if trained is not None:
-        known = trained.known(before.labels)
-        ranks[known] = trained.ranks(before.labels[known], margins[known])
-    return ranks
+def _learnt(before: Outcomes, learnt: Outcomes | None, trained: MarginCounts | None) -> Standing:
+    """Where the samples stand among the training samples."""
+    if trained is None:
+        return Standing.unknown(len(before))
+    return trained.standing(before.labels, before.margin if learnt is None else learnt.margin)
 
 
 def collapsed(val_error: float | None, val_before: float | None, max_damage: float | None) -> bool:

@@ -273,7 +273,7 @@ class Walk:
     def _collapsed(self, look: Look) -> bool:
         first = self.history[0]
         astray = self.goal.margins is not None and look.distance > ASTRAY * first.distance
-        worse = None if look.val_error is None else look.val_error - self._due(first, look)
+        worse = None if look.val_error is None else look.val_error - self.due(first, look)
         ruined = collapsed(worse, first.val_error, self.config.max_damage)
         self._ruined |= ruined
         if ruined:
@@ -284,7 +284,7 @@ class Walk:
             self._fault = "drove the outputs far off their targets"
         return astray or ruined
 
-    def _due(self, first: Look, look: Look) -> float:
+    def due(self, first: Look, look: Look) -> float:
         """How much of a rise of the validation error retraining would have cost too: each class has its own share."""
         before, after = first.val_error_by_class or {}, look.val_error_by_class or {}
         there = {c: due for c, due in self.goal.due.items() if c in before and c in after}

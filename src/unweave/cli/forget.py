@@ -59,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--first",
         metavar="FILE",
         type=Path,
-        help="after another request: the weights that the Grams were fitted with; what is taken out is then what was added, but for rounding",
+        help="after another request: the weights that the Grams were fitted with; what is taken out is what was added",
     )
     parser.add_argument("--keep-anyway", action="store_true", help="write the files even if the target was not reached")
     parser.add_argument("--force", action="store_true", help="overwrite what an earlier request wrote")

@@ -223,7 +223,9 @@ FORGET_CONFIG = (
     _forget("task", kinds.TEXT, '"samples", "classes" or "poison"; --classes and --poisoned set it', '"samples"'),
     _forget("objective", kinds.TEXT, '"match", or "paper" for the paper\'s loss', '"match"'),
     _forget("gamma", kinds.GAMMA, "share of each layer's energy that must not be touched, in (0, 1]", "0.9"),
-    _forget("protect", kinds.TEXT, 'how: "hard", "soft", or "auto", soft in layers that use all directions alike', '"auto"'),
+    _forget(
+        "protect", kinds.TEXT, 'how: "hard", "soft", or "auto", soft where all directions are used alike', '"auto"'
+    ),
     _forget("way", kinds.TEXT, 'samples: "walk", or "solve" for all margins in one or a few large steps', '"walk"'),
     _forget("lam", kinds.NUMBER, "weight of the entropy in the paper's loss, which is taken then", "0.2"),
     _forget("eps", kinds.NUMBER, "bounds the gradient of the paper's loss, which is taken then, by 1/eps", "0.05"),
