@@ -1,4 +1,4 @@
-"""Tables of README.md, docs/method.md and docs/audit.md, made from what is in results/; a test fails when they differ.
+"""Tables of README.md and of pages in docs/, made from what is in results/; a test fails when they differ.
 
 python -m benchmarks.tables        # write them there
 """
@@ -20,6 +20,7 @@ PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end
 ONE_BY_ONE_START, ONE_BY_ONE_END = "<!-- results/one-by-one.json -->", "<!-- end of one-by-one -->"
 LABEL_SHIFT_START, LABEL_SHIFT_END = "<!-- results/label-shift.json -->", "<!-- end of label-shift -->"
 SOLVING_START, SOLVING_END = "<!-- results/solving.json -->", "<!-- end of solving -->"
+QUICK_START, QUICK_END = "<!-- results/bench-reproduce.json -->", "<!-- end of bench-reproduce -->"
 METHODS = {
     "original": "original",
     "match": "unlearned, `match`",
@@ -138,6 +139,23 @@ def solving_block(root: Path = ROOT) -> str:
     return "\n".join([SOLVING_START, *lines, SOLVING_END])
 
 
+def quick_block(root: Path = ROOT) -> str:
+    """How long all experiments take with --quick, in a sentence or two."""
+    document = json.loads((root / "results/bench-reproduce.json").read_text())
+    made, found = document["provenance"], document["experiments"]
+    longest = sorted(found, key=lambda name: -found[name]["seconds"])[:3]
+    shown = ", ".join(f"`{name}` ({found[name]['seconds']:.0f} s)" for name in longest)
+    text = (
+        f"`{document['command']}` ran all {len(document['documents'])} experiments "
+        f"({sum(one['jobs'] for one in found.values()):,} jobs) in **{document['seconds'] / 60:.1f} minutes** on "
+        f"{made['processors']} processors that were shared with other work (load {document['load before'][0]:.1f} "
+        f"before it; its own processor time: {document['processor seconds'] / 60:.1f} minutes). The longest were "
+        f"{shown}; a job that several share counts for the first of them. PyTorch {made['torch']}, commit "
+        f"{made['commit'][:7]}, {made['date']}."
+    )
+    return "\n".join([QUICK_START, text, QUICK_END])
+
+
 def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
@@ -161,6 +179,7 @@ def write_blocks() -> None:
         ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
         ("docs/method.md", LABEL_SHIFT_START, LABEL_SHIFT_END, label_shift_block()),
         ("docs/method.md", SOLVING_START, SOLVING_END, solving_block()),
+        ("docs/reproduction.md", QUICK_START, QUICK_END, quick_block()),
     ):
         text = (ROOT / page).read_text()
         (ROOT / page).write_text(replaced(text, start, end, block))
