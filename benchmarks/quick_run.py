@@ -2,10 +2,11 @@
 
     python -m benchmarks.quick_run [--out results/bench-reproduce.json]
 
-The command is run once, in an empty folder on the CPU. Every job keeps its own seconds. Experiments share jobs and
-networks, so a job counts for the first experiment that asks for it, and a network for the first job that needs it. What
-is left of the whole is the start of Python, the attacks and the documents. Other work on the machine lengthens the
-wall's seconds more than the processor's; both are kept, and the load before and after.
+The command is run once, in an empty folder on the CPU, and the run is added to those that the file has. Every job keeps
+its own seconds. Experiments share jobs and networks, so a job counts for the first experiment that asks for it, and a
+network for the first job that needs it. The rest of the whole is the start of Python, the attacks and the documents.
+Other work on the machine lengthens the wall's seconds more than the processor's; both are kept, and the load before and
+after.
 """
 
 from __future__ import annotations
@@ -81,6 +82,12 @@ def by_experiment(folder: Path, scale: Scale) -> dict[str, dict[str, float]]:
     return found
 
 
+def with_run(place: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """What the file has, and one run more."""
+    runs = json.loads(place.read_text("utf-8"))["runs"] if place.exists() else []
+    return {"runs": [*runs, record]}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
@@ -88,7 +95,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         record = measured(Path(folder))
     if out:
-        write_atomically(out, (json.dumps(record, indent=1) + "\n").encode())
+        write_atomically(out, (json.dumps(with_run(out, record), indent=1) + "\n").encode())
     shown = ", ".join(f"{name} {one['seconds']:.0f} s" for name, one in record["experiments"].items())
     print(f"{record['seconds']:.0f} s, {record['processor seconds']:.0f} s of processors; {shown}")
 

@@ -140,20 +140,25 @@ def solving_block(root: Path = ROOT) -> str:
 
 
 def quick_block(root: Path = ROOT) -> str:
-    """How long all experiments take with --quick, in a sentence or two."""
-    document = json.loads((root / "results/bench-reproduce.json").read_text())
-    made, found = document["provenance"], document["experiments"]
-    longest = sorted(found, key=lambda name: -found[name]["seconds"])[:3]
-    shown = ", ".join(f"`{name}` ({found[name]['seconds']:.0f} s)" for name in longest)
+    """How long all experiments take with --quick, run by run."""
+    runs = json.loads((root / "results/bench-reproduce.json").read_text())["runs"]
+    columns = "minutes | of processors | load before, after | the three longest, s | the rest, s | commit | date"
+    lines = [f"| {columns} |", "|---:|---:|---:|---|---:|---|---|"]
+    for run in runs:
+        made, found = run["provenance"], run["experiments"]
+        longest = sorted(found, key=lambda name: -found[name]["seconds"])[:3]
+        shown = ", ".join(f"`{name}` {found[name]['seconds']:.0f}" for name in longest)
+        rest = run["seconds"] - sum(found[name]["seconds"] for name in longest)
+        cells = [f"{run['seconds'] / 60:.1f}", f"{run['processor seconds'] / 60:.1f}"]
+        cells += [f"{run['load before'][0]:.1f}, {run['load after'][0]:.1f}", shown, f"{rest:.0f}"]
+        lines.append(f"| {' | '.join(cells)} | {made['commit'][:7]} | {made['date']} |")
+    made, jobs = runs[-1]["provenance"], sum(one["jobs"] for one in runs[-1]["experiments"].values())
     text = (
-        f"`{document['command']}` ran all {len(document['documents'])} experiments "
-        f"({sum(one['jobs'] for one in found.values()):,} jobs) in **{document['seconds'] / 60:.1f} minutes** on "
-        f"{made['processors']} processors that were shared with other work (load {document['load before'][0]:.1f} "
-        f"before it; its own processor time: {document['processor seconds'] / 60:.1f} minutes). The longest were "
-        f"{shown}; a job that several share counts for the first of them. PyTorch {made['torch']}, commit "
-        f"{made['commit'][:7]}, {made['date']}."
+        f"`{runs[-1]['command']}`: all {len(runs[-1]['documents'])} experiments, {jobs} jobs, on {made['processors']} "
+        f"processors **shared with other work**, PyTorch {made['torch']}. A job that several experiments share counts "
+        "for the first of them."
     )
-    return "\n".join([QUICK_START, text, QUICK_END])
+    return "\n".join([QUICK_START, *lines, "", text, QUICK_END])
 
 
 def _mean_and_spread(values: list[float]) -> str:
@@ -179,7 +184,7 @@ def write_blocks() -> None:
         ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
         ("docs/method.md", LABEL_SHIFT_START, LABEL_SHIFT_END, label_shift_block()),
         ("docs/method.md", SOLVING_START, SOLVING_END, solving_block()),
-        ("docs/reproduction.md", QUICK_START, QUICK_END, quick_block()),
+        ("docs/speed.md", QUICK_START, QUICK_END, quick_block()),
     ):
         text = (ROOT / page).read_text()
         (ROOT / page).write_text(replaced(text, start, end, block))
