@@ -1,4 +1,4 @@
-"""Tables of README.md, docs/method.md and docs/audit.md, made from what is in results/; a test fails when they differ.
+"""Tables of README.md and of pages in docs/, made from what is in results/; a test fails when they differ.
 
 python -m benchmarks.tables        # write them there
 """
@@ -20,6 +20,7 @@ PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end
 ONE_BY_ONE_START, ONE_BY_ONE_END = "<!-- results/one-by-one.json -->", "<!-- end of one-by-one -->"
 LABEL_SHIFT_START, LABEL_SHIFT_END = "<!-- results/label-shift.json -->", "<!-- end of label-shift -->"
 SOLVING_START, SOLVING_END = "<!-- results/solving.json -->", "<!-- end of solving -->"
+QUICK_START, QUICK_END = "<!-- results/bench-reproduce.json -->", "<!-- end of bench-reproduce -->"
 METHODS = {
     "original": "original",
     "match": "unlearned, `match`",
@@ -138,6 +139,28 @@ def solving_block(root: Path = ROOT) -> str:
     return "\n".join([SOLVING_START, *lines, SOLVING_END])
 
 
+def quick_block(root: Path = ROOT) -> str:
+    """How long all experiments take with --quick, run by run."""
+    runs = json.loads((root / "results/bench-reproduce.json").read_text())["runs"]
+    columns = "minutes | of processors | load before, after | the three longest, s | the rest, s | commit | date"
+    lines = [f"| {columns} |", "|---:|---:|---:|---|---:|---|---|"]
+    for run in runs:
+        made, found = run["provenance"], run["experiments"]
+        longest = sorted(found, key=lambda name: -found[name]["seconds"])[:3]
+        shown = ", ".join(f"`{name}` {found[name]['seconds']:.0f}" for name in longest)
+        rest = run["seconds"] - sum(found[name]["seconds"] for name in longest)
+        cells = [f"{run['seconds'] / 60:.1f}", f"{run['processor seconds'] / 60:.1f}"]
+        cells += [f"{run['load before'][0]:.1f}, {run['load after'][0]:.1f}", shown, f"{rest:.0f}"]
+        lines.append(f"| {' | '.join(cells)} | {made['commit'][:7]} | {made['date']} |")
+    made, jobs = runs[-1]["provenance"], sum(one["jobs"] for one in runs[-1]["experiments"].values())
+    text = (
+        f"`{runs[-1]['command']}`: all {len(runs[-1]['documents'])} experiments, {jobs} jobs, on {made['processors']} "
+        f"processors **shared with other work**, PyTorch {made['torch']}. A job that several experiments share counts "
+        "for the first of them."
+    )
+    return "\n".join([QUICK_START, *lines, "", text, QUICK_END])
+
+
 def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.2f} ± {statistics.stdev(values):.2f}"
 
@@ -161,6 +184,7 @@ def write_blocks() -> None:
         ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
         ("docs/method.md", LABEL_SHIFT_START, LABEL_SHIFT_END, label_shift_block()),
         ("docs/method.md", SOLVING_START, SOLVING_END, solving_block()),
+        ("docs/speed.md", QUICK_START, QUICK_END, quick_block()),
     ):
         text = (ROOT / page).read_text()
         (ROOT / page).write_text(replaced(text, start, end, block))

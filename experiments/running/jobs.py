@@ -9,11 +9,15 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
+import pickle
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -116,8 +120,13 @@ def _here(jobs: Sequence[Job]) -> Iterator[tuple[Job, Outcome, float]]:
         yield job, outcome, time.perf_counter() - began
 
 
-def _with_ray(jobs: Sequence[Job], resources: Mapping[str, float]) -> Iterator[tuple[Job, Outcome, float]]:
-    """As they finish, in any order; where Ray is not running yet, it is started for these jobs alone."""
+@contextmanager
+def ray_running() -> Iterator[None]:
+    """Ray for the jobs inside: where it is not running yet, it is started for them, and ended after them.
+
+    Raises:
+        ConfigError: it is not installed.
+    """
     try:
         import ray
     except ImportError as error:
@@ -125,24 +134,52 @@ def _with_ray(jobs: Sequence[Job], resources: Mapping[str, float]) -> Iterator[t
     ours = not ray.is_initialized()
     if ours:
         ray.init(include_dashboard=False, log_to_driver=False)
-    task = ray.remote(_timed).options(max_retries=0, **resources)
-    running = {task.remote(job.work): job for job in jobs}
     try:
-        while running:
-            (ready,), _ = ray.wait(list(running), num_returns=1)
-            job = running.pop(ready)
-            try:
-                outcome, seconds = ray.get(ready)
-            except ray.exceptions.RayTaskError as error:
-                cause = error.cause if isinstance(error.cause, Exception) else error
-                cause.add_note(f"in job {job.name}; the jobs that were done are kept")
-                raise cause from error
-            yield job, outcome, seconds
+        yield
     finally:
-        for left in running:
-            ray.cancel(left, force=True)
         if ours:
             ray.shutdown()
+
+
+def _with_ray(jobs: Sequence[Job], resources: Mapping[str, float]) -> Iterator[tuple[Job, Outcome, float]]:
+    """As they finish, in any order."""
+    with ray_running():
+        import ray
+        from ray import cloudpickle
+
+        task = ray.remote(_as_here()).options(max_retries=0, **resources)
+        running = {task.remote(cloudpickle.dumps(partial(_timed, job.work))): job for job in jobs}
+        try:
+            while running:
+                (ready,), _ = ray.wait(list(running), num_returns=1)
+                job = running.pop(ready)
+                try:
+                    outcome, seconds = ray.get(ready)
+                except ray.exceptions.RayTaskError as error:
+                    cause = error.cause if isinstance(error.cause, Exception) else error
+                    cause.add_note(f"in job {job.name}; the jobs that were done are kept")
+                    raise cause from error
+                yield job, outcome, seconds
+        finally:
+            for left in running:
+                ray.cancel(left, force=True)
+
+
+def _as_here() -> Callable[[bytes], tuple[Outcome, float]]:
+    """Does pickled work in a worker, which knows neither what can be imported here nor where relative paths start.
+
+    A function of a module goes to a worker by its name, and would have to be imported before it can say where from; one
+    that is made in another function goes there whole.
+    """
+    folder, path = os.getcwd(), list(sys.path)
+
+    def done(work: bytes) -> tuple[Outcome, float]:
+        os.chdir(folder)
+        sys.path.extend(one for one in path if one not in sys.path)
+        made: tuple[Outcome, float] = pickle.loads(work)()
+        return made
+
+    return done
 
 
 def _timed(work: Callable[[], Outcome]) -> tuple[Outcome, float]:

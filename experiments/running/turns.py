@@ -6,7 +6,7 @@ import fnmatch
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from experiments.running.jobs import Done, Job, run_jobs, time_left
+from experiments.running.jobs import Done, Job, ray_running, run_jobs, time_left
 from experiments.running.processes import side_by_side, told_by
 from experiments.running.provenance import made_by
 from experiments.running.shares import shared
@@ -99,14 +99,16 @@ def _work_off(work: Work, left: Sequence[Job], options: Options, say: Say) -> No
     """Run jobs until all are done, by whomever, or the time is over."""
     began = time.monotonic()
     end = math.inf if options.minutes is None else began + 60 * options.minutes
-    for group in _in_turn(work, left, options, say, lambda: time.monotonic() > end):
-        if time.monotonic() > end:
-            break
-        made = _done(work, group, options.workers)
-        others = sum(work.has(one.name) for one in left) - len(group)  # done before, by whomever
-        for number, (job, done) in enumerate(zip(group, made, strict=True), start=others + 1):
-            rest = time_left((time.monotonic() - began) / number * (len(left) - number)) if number < len(left) else ""
-            say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}{rest and f'  {rest}'}")
+    with ray_running() if options.workers == "ray" and left else nullcontext():  # once, not for every group
+        for group in _in_turn(work, left, options, say, lambda: time.monotonic() > end):
+            if time.monotonic() > end:
+                break
+            made = _done(work, group, options.workers)
+            others = sum(work.has(one.name) for one in left) - len(group)  # done before, by whomever
+            for number, (job, done) in enumerate(zip(group, made, strict=True), start=others + 1):
+                pace = (time.monotonic() - began) / number
+                rest = time_left(pace * (len(left) - number)) if number < len(left) else ""
+                say(f"{number}/{len(left)} {job.name} {done.seconds:.1f} s{_gist(done.result)}{rest and f'  {rest}'}")
 
 
 def _in_turn(

@@ -131,13 +131,14 @@ def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str
     forget = Shuffled(parts.forget, FORGET_BATCH, seed=seed)
     padding = recipe_of(case.setting).padding if hasattr(config, "epochs") else None  # only training augments
     retain = Shuffled(parts.retain, RETAIN_BATCH, seed=seed, padding=padding)
-    val = parts.val.batches() if "val" in method.needs or getattr(config, "rewind", False) else None
+    needs = method.needs_with(config)
+    val = parts.val.batches() if "val" in needs else None
     extras = dict[str, Any]()
     before: float | None = 0.0
-    story: dict[str, Any] = {"config": settings, "needs": sorted(method.needs)}
-    if "first weights" in method.needs:
+    story: dict[str, Any] = {"config": settings, "needs": sorted(needs)}
+    if "first weights" in needs:
         extras["first"] = first_weights(work, case, seed)
-    if "importances" in method.needs:  # kept from training time, as this project's Grams are: not part of the request
+    if "importances" in needs:  # kept from training time, as this project's Grams are: not part of the request
         mixed = Shuffled(work.data(case.setting).train, RETAIN_BATCH, seed=seed)  # a batch of one class weighs more
         extras["importances"], story["fit seconds"] = work.timed(
             lambda: importances(net, mixed, batch_size=config.batch_size)

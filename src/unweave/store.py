@@ -86,15 +86,19 @@ def load_grams(path: str | PathLike[str]) -> LayerGrams:
 def load_with_notes(path: str | PathLike[str]) -> tuple[LayerGrams, dict[str, str]]:
     """The same with the notes that were kept beside the Grams."""
     header, tensors = _read(path)
-    try:
-        origin, layers = _origin(header), _layers(header)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{path} is damaged: its metadata cannot be read ({error!r}). Fit again.") from error
+    origin, layers = _made_from(path, header)
     if origin.samples < 1 or any(info.rows < 0 for info in layers.values()):
         raise StoreError(f"{path} is damaged: it counts {origin.samples} samples, or rows below zero. Fit again.")
     grams = {name: _checked_gram(path, name, info, tensors.get(f"gram.{name}")) for name, info in layers.items()}
     found = LayerGrams(grams, layers, origin, _profile(path, tensors), _spread(path, tensors))
     return found, json.loads(header.get("notes", "{}"))
+
+
+def _made_from(path: str | PathLike[str], header: Mapping[str, str]) -> tuple[Origin, dict[str, LayerInfo]]:
+    try:
+        return _origin(header), _layers(header)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"{path} is damaged: its metadata cannot be read ({error!r}). Fit again.") from error
 
 
 def _origin(header: Mapping[str, str]) -> Origin:
@@ -131,11 +135,7 @@ def _read(path: str | PathLike[str]) -> tuple[dict[str, str], dict[str, Tensor]]
         ) from error
     if header.get("format") != FORMAT:
         raise StoreError(f"{path} is a safetensors file of something else.", remedy=MEANT)
-    if header.get("version") != str(VERSION):
-        raise StoreError(
-            f"{path} has version {header.get('version')} of the Grams format; this release reads {VERSION}. "
-            "Use the release that wrote it, or fit again."
-        )
+    _require_version(path, header)
     if digest_of(tensors, header) != header.get("sha256"):
         raise StoreError(f"{path} was altered: its SHA-256 is not the one recorded in it. Restore it or fit again.")
     return header, tensors
@@ -151,13 +151,28 @@ def holds_grams(path: str | PathLike[str]) -> bool:
 
 
 def origin_in(path: str | PathLike[str]) -> Origin | None:
-    """What the Grams in a file were made from, by its metadata alone; None where nothing there says so."""
+    """What the Grams in a file were made from, by its metadata alone; None where nothing there says it holds Grams.
+
+    Raises:
+        StoreError: it says so, and not in a way that this release reads: it may be of a later one.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
-        return _origin(header) if header.get("format") == FORMAT else None
-    except (OSError, SafetensorError, AttributeError, KeyError, TypeError, ValueError):
+    except (OSError, SafetensorError):
         return None
+    if header.get("format") != FORMAT:
+        return None
+    _require_version(path, header)
+    return _made_from(path, header)[0]
+
+
+def _require_version(path: str | PathLike[str], header: Mapping[str, str]) -> None:
+    if header.get("version") != str(VERSION):
+        raise StoreError(
+            f"{path} has version {header.get('version')} of the Grams format; this release reads {VERSION}. "
+            "Use the release that wrote it, or fit again."
+        )
 
 
 def metadata_of(blob: bytes) -> dict[str, str]:

@@ -106,6 +106,19 @@ def test_it_asks_for_what_it_says_it_needs_and_for_nothing_else(name: str) -> No
             assert method.run(normed_net(), one["forget"], one["retain"], config=short(name)).ok
 
 
+@pytest.mark.parametrize(
+    ("name", "setting"), [(name, setting) for name, method in BASELINES.items() for setting in method.also]
+)
+def test_where_a_setting_is_on_it_asks_for_what_it_says_it_then_needs(name: str, setting: str) -> None:
+    method, sets, config = BASELINES[name], (forget_set(), retain_set()), short(name, **{setting: True})
+    assert method.also[setting] == "val", "what this test knows how to give"
+    assert method.needs_with(short(name)) == method.needs == method.needs_with(config) - {"val"}
+    assert "val" in method.needs_with(config)
+    with pytest.raises(DataError, match=f"{name} with {setting}=True needs the val set"):
+        method.run(normed_net(), *sets, config=config)
+    assert method.run(normed_net(), *sets, held_out(), config).ok
+
+
 def seen(model: nn.Module, batches: Any) -> Outcomes:
     with at_rest(model):
         return observe(model, batches)

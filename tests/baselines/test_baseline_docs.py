@@ -56,6 +56,8 @@ def test_the_table_tells_title_needs_and_source(name: str) -> None:
     assert always & {"forget", "retain", "val"} == method.needs & {"forget", "retain", "val"}
     for need in method.needs - {"forget", "retain", "val"}:
         assert ARGUMENTS[need] in needs
+    told = re.findall(r"; (\w+) for `(\w+)`", needs)
+    assert {setting: need for need, setting in told} == dict(method.also)
 
 
 @pytest.mark.parametrize("name", BASELINES)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from toy_project import TOML, Cli, files
 
 import unweave
 from unweave.cli.outputs import Staged, uninterrupted, write_text
 from unweave.errors import StoreError
+from unweave.store import metadata_of
 
 
 @pytest.mark.parametrize(
@@ -119,10 +121,35 @@ def test_grams_of_a_stream_of_another_length_go_beside_those_that_are_there(fitt
     assert (fitted / "grams.2.safetensors").read_bytes() == b"somebody else's"
 
 
-def test_damaged_grams_are_fitted_again(fitted: Path, cli: Cli) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda header: header.update(origin=json.dumps(json.loads(header["origin"]) | {"a later field": 1})),
+        lambda header: header.update(layers=header["layers"].replace('"rows"', '"rows later"')),
+        lambda header: header.update(version="2"),
+        lambda header: header.update(origin="[]"),
+        lambda header: header.pop("origin"),
+    ],
+    ids=["a later field", "later layers", "a later version", "damaged", "without a record"],
+)
+def test_fit_does_not_overwrite_grams_that_it_cannot_read(
+    fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, str]], Any]
+) -> None:
+    """They may be what a later release's request wrote."""
     path = fitted / "grams.safetensors"
-    save_file({"x": torch.zeros(1)}, path, metadata={"format": "unweave.grams", "origin": "[]", "dtype": "float64"})
-    assert cli("fit").code == 0
+    header = metadata_of(path.read_bytes())
+    change(header)
+    save_file(load_file(path), path, metadata=header)
+    before = path.read_bytes()
+    with monkeypatch.context() as patched:
+        patched.setattr(unweave, "fit", lambda *args, **kwargs: pytest.fail("the work began"))
+        refused = cli("fit")
+    assert refused.code == 2
+    assert "which holds Grams that this release cannot read" in refused.err
+    assert "with --grams, or pass --force" in refused.err
+    assert path.read_bytes() == before
+    assert cli("fit", "--force").code == 0
+    assert unweave.LayerGrams.load(path).samples == 240
 
 
 @pytest.mark.parametrize("force", [[], ["--force"]])

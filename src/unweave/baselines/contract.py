@@ -10,7 +10,7 @@ shuffles or augments does so anew each time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,13 +52,20 @@ class Method:
     config: type
     """Its settings, a frozen dataclass whose defaults are those of the method's authors for CIFAR-10."""
     needs: frozenset[str]
+    """With its default settings; :meth:`needs_with` says what it needs with others."""
     source: str
     """Authors, venue, year."""
+    also: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Setting that is off by default → what the method needs beside that where it is on."""
 
     def __post_init__(self) -> None:
-        unknown = self.needs - set(NEEDS)
+        unknown = (self.needs | set(self.also.values())) - set(NEEDS)
         if unknown:
             raise ValueError(f"{self.name} needs {sorted(unknown)}. Known: {', '.join(NEEDS)}.")
+
+    def needs_with(self, config: Any) -> frozenset[str]:
+        """What it needs with these settings, one of ``self.config``."""
+        return self.needs | {need for setting, need in self.also.items() if getattr(config, setting)}
 
 
 class Methods(dict[str, Method]):

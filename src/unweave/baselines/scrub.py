@@ -158,4 +158,12 @@ class _Rewind:
         )
 
 
-SCRUB = Method("scrub", "SCRUB", scrub, ScrubConfig, frozenset({"forget", "retain"}), "Kurmanji et al., NeurIPS 2023")
+SCRUB = Method(
+    "scrub",
+    "SCRUB",
+    scrub,
+    ScrubConfig,
+    frozenset({"forget", "retain"}),
+    "Kurmanji et al., NeurIPS 2023",
+    also={"rewind": "val"},
+)

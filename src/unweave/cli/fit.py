@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="overwrite Grams that a request wrote or that are of another number of samples, or something else",
+        help="overwrite Grams that a request wrote, of another number of samples or not readable, or something else",
     )
     add_flags(parser, "fit")
 
@@ -62,14 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
     from unweave.cli.outputs import Staged, check_places, uninterrupted
     from unweave.cli.ranks import is_first
     from unweave.cli.screen import show, working
-    from unweave.store import holds_grams, origin_in
+    from unweave.store import holds_grams
 
     values = read_values(arguments)
     grams_path = values.require("fit", "grams")
     dtype = grams_dtype(values)
     config_of(values)  # a request may come when the training set is gone: what is wrong with its settings is said now
     check_places({"Grams": grams_path}, values, {}, arguments.force, once=not holds_grams(grams_path))
-    there = None if arguments.force else origin_in(grams_path)
+    there = None if arguments.force else _there(grams_path)
     _require_replaceable(grams_path, there)
     began = time.perf_counter()
     with own_modules(), working("fit", quiet=arguments.quiet or not is_first(), clean_stdout=arguments.json) as report:
@@ -90,6 +90,24 @@ def run(arguments: argparse.Namespace) -> int:
             staged.place()
             show("done", _rows(record, grams), record, as_json=arguments.json, quiet=arguments.quiet)
     return 0
+
+
+def _there(path: Path) -> Origin | None:
+    """What the Grams that are in the place of the new ones were made from; None where there are none.
+
+    Raises:
+        ConfigError: this release cannot read it: a later one's request may have written them, and nobody could again.
+    """
+    from unweave.errors import StoreError
+    from unweave.store import origin_in
+
+    try:
+        return origin_in(path)
+    except StoreError as error:
+        raise ConfigError(
+            f"The Grams would overwrite {path}, which holds Grams that this release cannot read, of another release or "
+            "damaged. Choose another place with --grams, or pass --force."
+        ) from error
 
 
 def _require_replaceable(path: Path, there: Origin | None, samples: int | None = None) -> None:
