@@ -112,7 +112,8 @@ def epochs(document: Document) -> str:
             row = found["methods"][name]
             lost = [_shown(rise(row, before, key)) for key in retained_and_test(row)]
             attack = auc(attack_of(found, name, "xgboost"))
-            rows.append([str(taken), count(row), *lost, mean(row["errors"]["forgotten"]), attack])
+            when = f"{taken}, where the rule stops" if name in found.get("stopped by the rule", ()) else str(taken)
+            rows.append([when, count(row), *lost, mean(row["errors"]["forgotten"]), attack])
         columns = ["epochs", "n", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
         parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
     return "\n\n".join([*parts, origin(document)])

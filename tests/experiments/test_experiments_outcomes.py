@@ -85,7 +85,7 @@ def test_a_document_is_made_of_its_outcomes(
         monkeypatch.setattr(table3, "attacked", lambda *_: {key: kept[key] for key in keys})
     if module is epochs:
         scores = {part["request"]["network"]: part["attacker's scores"] for part in kept["networks"].values()}
-        monkeypatch.setattr(epochs.Attackers, "ready", lambda _: True)
+        monkeypatch.setattr(epochs.Attackers, "ready", lambda made: not _kept_attacks(kept, made.case))
         monkeypatch.setattr(epochs, "_scores", lambda made, name: scores[made.case.setting.name][name])
     found = module.assemble(unpacked(archives))
     if module.NAME in PARTS:
