@@ -5,7 +5,8 @@
 The authors' settings without their stop rule, for so many epochs of their schedule, of which the first takes no step:
 documents count the others. Their learning rate falls over 100 epochs whether or not the request ends earlier, so a
 request of E epochs ends at lr · (end / lr)^(E / 100). SmallVGG forgets 100 samples of every class, ResNet-18 the first
-classes. "Accuracy lost" is the rise of the error over the original's.
+classes. "Accuracy lost" is the rise of the error over the original's. Beside them the same walk where the authors' rule
+ends it: that request is the experiment ``layers``' with all layers moved. For classes their rule runs all epochs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 import unweave
 from experiments.documents.many import Attackers, rounded
 from experiments.documents.summary import attacks, head, method_rows, rests_on
-from experiments.layers import cases
+from experiments.layers import cases, ends_of, variants
 from experiments.running.jobs import Job
 from experiments.running.work import Work
 from experiments.settings import Case
@@ -35,6 +36,12 @@ def watched(work: Work, key: str) -> tuple[int, ...]:
 def variant(epochs: int) -> str:
     """The name its outcomes are kept under."""
     return "original" if epochs == 0 else f"pgu epochs={epochs}"
+
+
+def stopped(work: Work, key: str) -> list[str]:
+    """The name of the request that the authors' rule ends; none for classes."""
+    case = cases(work)[key]
+    return [f"pgu last={len(ends_of(case.setting, blocks=False))}"] if case.task == "samples" else []
 
 
 def settings_for(config: unweave.ForgetConfig, epochs: int) -> dict[str, Any]:
@@ -57,8 +64,13 @@ def jobs(work: Work) -> list[Job]:
                 for e in watched(work, key)
                 if e > 0
             ]
+            made += [variant_job(work, case, n, m, seed, s) for n, (m, s) in _stopped_variants(work, key)]
         made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
     return made
+
+
+def _stopped_variants(work: Work, key: str) -> list[tuple[str, tuple[str, dict[str, Any]]]]:
+    return [(name, variants(work, key)[name]) for name in stopped(work, key)]
 
 
 def assemble(work: Work) -> dict[str, Any]:
@@ -70,16 +82,24 @@ def assemble(work: Work) -> dict[str, Any]:
 
 
 def _names(work: Work, key: str) -> list[str]:
-    return [*(variant(e) for e in watched(work, key)), "retrained"]
+    return [*_walked(work, key), "retrained"]
+
+
+def _walked(work: Work, key: str) -> list[str]:
+    """The looks at the walk, in its order as far as it is known beforehand: where the rule ends it is not."""
+    return [*(variant(e) for e in watched(work, key)), *stopped(work, key)]
 
 
 def _curves(work: Work, key: str, case: Case) -> dict[str, Any]:
-    every, names = _names(work, key), [variant(e) for e in watched(work, key)]
+    every = _names(work, key)
     rows, attackers = method_rows(work, case, every), Attackers(work, case, every)
-    scores = {name: _scores(attackers, name) for name in names if name in rows} if attackers.ready() else {}
+    taken = {name: rows[name].get("epochs", 0) for name in _walked(work, key) if name in rows}
+    names = sorted(taken, key=lambda name: taken[name])
+    scores = {name: _scores(attackers, name) for name in names} if attackers.ready() else {}
     return {
         "request": {"network": case.setting.name, "case": case.name, "task": case.task},
-        "epochs": {name: rows[name].get("epochs", 0) for name in names if name in rows},
+        "epochs": {name: taken[name] for name in names},
+        "stopped by the rule": [name for name in stopped(work, key) if name in rows],
         "methods": rows,
         "attacks": attacks(work, case, every, only=("xgboost",)),
         "attacker's scores": {name: found for name, found in scores.items() if found},

@@ -7,6 +7,9 @@ For each budget: a network trained with wrong labels in pairs of classes ("poiso
     poisoned right  on the poisoned samples, judged by their true labels, which the request never saw
     clean train     on the training samples whose labels were right
     val             on the validation half
+
+Beside them "whole", the test accuracy of networks trained by the same recipe on everything with its right labels, which
+the captions of the paper's tables name: they are the originals of another experiment's request.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from functools import partial
 from typing import Any
 
 import unweave
-from experiments.documents.summary import head, spread, timing
+from experiments.documents.summary import head, method_rows, rests_on, spread, timing
 from experiments.running.jobs import Job
 from experiments.running.readout import logits_of, percent_wrong
 from experiments.running.sources import recipe_of
@@ -29,6 +32,7 @@ from experiments.training.loaders import Shuffled
 from experiments.trials import KNOBS, SCHEME
 from experiments.ways.methods import capped, fitted_to, pgu_story, title_of
 from experiments.ways.outcome import Outcome, all_finite
+from experiments.ways.requests import original_job
 from experiments.ways.tuning import best_of, described, earlier_trials, kept_rows, skipped
 from unweave.baselines import BASELINES
 
@@ -42,11 +46,13 @@ def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
     return f"{setting.name}/poison-{budget}/{method}/{seed}"
 
 
-def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str] = ()) -> list[Job]:
+def poison_jobs(work: Work, whole: Case, budgets: Sequence[int], others: Sequence[str] = ()) -> list[Job]:
     """Seed by seed and budget by budget; the others are tuned once, on the middle budget's first network.
 
-    The others take long: after the first seed's own networks, and for the other seeds at the end.
+    The others take long: after the first seed's own networks, and for the other seeds at the end. ``whole``: a request
+    whose originals are the networks trained on everything.
     """
+    setting = whole.setting
 
     def of_seed(seed: int, methods: Sequence[str]) -> list[Job]:
         return [_job(work, setting, budget, method, seed) for budget in budgets for method in methods]
@@ -54,10 +60,10 @@ def poison_jobs(work: Work, setting: Setting, budgets: Sequence[int], others: Se
     middle, more = budgets[len(budgets) // 2], range(1, work.scale.seeds)
     own = ("poisoned", *OURS, "clean")
     tuning = [job for name in others for job in _trials(work, setting, middle, name)]
-    first = [*of_seed(0, own), *tuning, *of_seed(0, others)]
+    first = [*of_seed(0, own), original_job(work, whole, 0), *tuning, *of_seed(0, others)]
     return [
         *first,
-        *(job for seed in more for job in of_seed(seed, own)),
+        *(job for seed in more for job in [*of_seed(seed, own), original_job(work, whole, seed)]),
         *(j for s in more for j in of_seed(s, others)),
     ]
 
@@ -194,16 +200,29 @@ def _summary(method: str, by_seed: dict[int, dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def _of_right_labels(work: Work, whole: Case) -> dict[str, Any]:
+    """Test accuracy of the networks trained on everything; empty where there are none."""
+    row = method_rows(work, whole, ["original"]).get("original")
+    if row is None:
+        return {}
+    return {"seeds": row["seeds"], "accuracy": {"test": spread([100 - e for e in row["errors"]["test"]["values"]])}}
+
+
 def poison_document(
-    work: Work, name: str, setting: Setting, budgets: Sequence[int], others: Sequence[str] = ()
+    work: Work, name: str, whole: Case, budgets: Sequence[int], others: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Accuracies by budget; the paper's beside them."""
+    setting = whole.setting
     case = Case("poison", setting, "poison", lambda labels: labels)
+    networks = poison_rows(work, setting, budgets, others)
     prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
+    if any(networks.values()):  # the other networks alone, of another experiment, are no table
+        prefixes += rests_on(whole, ["original"])
     tuning = {method: tried_for(work, setting, method) for method in others}
     return {
         **head(work, name, [case], prefixes),
         "request": {"task": "poison", "budgets": list(budgets)},
-        "networks": {setting.name: poison_rows(work, setting, budgets, others)},
+        "whole": _of_right_labels(work, whole),
+        "networks": {setting.name: networks},
         "tuning": {"criterion": "validation error", "methods": {m: trials for m, trials in tuning.items() if trials}},
     }

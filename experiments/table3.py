@@ -3,7 +3,8 @@
     unweave reproduce table3 --data FOLDER [--seeds 5]
 
 After every step: errors of the unlearned network and of one retrained without everything forgotten so far; entropies on
-all that was forgotten so far; the attack after the last step.
+all that was forgotten so far; attacks after the first step and after the last, the paper's once by its one split of
+networks and once in turns (experiments/documents/rotation.py).
 
 Where the authors' code and their paper disagree, and what is done here:
 - "Randomly selected" samples in the paper; the first ones in the order of the data set in the code, as here.
@@ -20,14 +21,17 @@ Where the authors' code and their paper disagree, and what is done here:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 
+from experiments.documents.along_chains import WITHOUT_HELD_OUT, AfterStep
 from experiments.documents.summary import (
     attacks,
+    attacks_by,
     entropies_of,
     forget_outputs,
     head,
@@ -60,7 +64,8 @@ def jobs(work: Work) -> list[Job]:
         made += [original_job(work, case, seed) for case in every]
         made += [chain_job(work, every[-1], method, seed) for method in SAMPLES]
         made += [retrained_job(work, case, seed) for case in every]
-    made += both_kinds(work, every[-1], range(work.scale.seeds, work.scale.fewer_models))
+    for case in dict.fromkeys((every[-1], every[0])):
+        made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
     for case in published_case(work):
         made += [original_job(work, case, 0), retrained_job(work, case, 0)]
         made += [method_job(work, case, name, 0) for name in SAMPLES]
@@ -102,9 +107,24 @@ def assemble(work: Work) -> dict[str, Any]:
         **head(work, NAME, [*every, *also], [prefix for case in [*every, *also] for prefix in rests_on(case, methods)]),
         "request": {"network": last.setting.name, "per class and step": work.scale.per_class, "steps": len(every)},
         "steps": [_step(work, case, number) for number, case in enumerate(every, start=1)],
-        "attacks": attacks(work, last, methods),
+        **attacked(work, methods),
         "how hard": how_hard(work, last),
         "the paper's schedule": {one.setting.name: method_rows(work, one, methods) for one in also},
+    }
+
+
+def attacked(work: Work, methods: Sequence[str]) -> dict[str, Any]:
+    """The attacks after the last step and after the first, and the paper's own in turns after either."""
+    every = cases(work)
+    ends = {"after the first step": 1, "after the last step": len(every)}
+    turns = {
+        words: attacks_by(AfterStep(work, every, number, methods, every=True), ("xgboost",))
+        for words, number in ends.items()
+    }
+    return {
+        "attacks": attacks(work, every[-1], methods),
+        "attacks after the first step": attacks_by(AfterStep(work, every, 1, methods), WITHOUT_HELD_OUT),
+        "attacks in turns": turns,
     }
 
 

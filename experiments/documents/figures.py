@@ -93,10 +93,15 @@ def table1(document: Document) -> dict[str, Spec | None]:
 
 
 def table2(document: Document) -> dict[str, Spec | None]:
-    """Entropy and ROC."""
-    first = next(iter(document["requests"].values()))
+    """Entropy for each number of classes, ROC for the first."""
+    (_, first), *more = document["requests"].items()
+    others = {
+        f"table2-entropy-{number}": entropy(request["entropy"], f"Entropy on {number} forgotten classes")
+        for number, request in more
+    }
     return {
         "table2-entropy": entropy(first["entropy"], "Entropy on the forgotten classes"),
+        **others,
         "table2-roc": roc(document["attacks"], "The paper's attack"),
     }
 
@@ -176,7 +181,8 @@ def epochs(document: Document) -> dict[str, Spec | None]:
         ]
         drawn[f"epochs-{key}"] = line(rows, "epochs", "AUC", "AUC of the paper's attack", points=True) if rows else None
         drawn[f"epochs-{key}-lost"] = _lost(found)
-        drawn[f"epochs-{key}-scores"] = _scores(found)
+        moments = [papers[key] for papers in document["paper"].values() if isinstance(papers, dict) and key in papers]
+        drawn[f"epochs-{key}-scores"] = _scores(found, moments)
     return drawn
 
 
@@ -192,27 +198,35 @@ def _lost(found: Document) -> Spec | None:
     return line(rows, "epochs", "points", "Accuracy lost, points", points=True, zero=True) if rows else None
 
 
-def _scores(found: Document) -> Spec | None:
-    """What the attacker thinks of unlearned networks and of retrained ones: at first, where it sees least, at last."""
+def _scores(found: Document, papers: Sequence[int]) -> Spec | None:
+    """What the attacker thinks of unlearned networks and of retrained ones, side by side at some moments.
+
+    At first, where it sees least, where the rule stops or at last, and at the paper's moments: after so many epochs of
+    the authors' schedule, whose first takes no step.
+    """
     seen, taken = found["attacks"].get("methods", {}), found["epochs"]
     scored = [name for name in found["attacker's scores"] if "xgboost" in seen.get(name, {})]
     if not scored:
         return None
     blind = min(scored, key=lambda name: abs(seen[name]["xgboost"]["auc"]["value"] - 0.5))
+    shown = {scored[0], blind, scored[-1]} | {name for name in scored if taken[name] + 1 in papers}
     rows = [
-        {"who": who, "log-odds of member": edge, "share": share, "when": _when(taken[name])}
-        for name in dict.fromkeys([scored[0], blind, scored[-1]])
+        {"who": who, "log-odds of member": edge, "share": share, "when": _when(found, name)}
+        for name in scored
+        if name in shown
         for who, key in (("unlearned", "positives"), ("retrained", "negatives"))
         for edge, share in _bars(found["attacker's scores"][name], key)
     ]
-    spec = line(rows, "log-odds of member", "share", "The attacker's scores", step=True) | {"width": 200}
+    spec = line(rows, "log-odds of member", "share", "The attacker's scores", step=True) | {"width": 170}
     in_order = list(dict.fromkeys(row["when"] for row in rows))
     spec["encoding"]["column"] = {"field": "when", "type": "nominal", "sort": in_order, "title": None}
     return spec
 
 
-def _when(taken: int) -> str:
-    return f"after {taken} epochs" if taken else "before"
+def _when(found: Document, name: str) -> str:
+    taken = found["epochs"][name]
+    told = f"after {taken} epochs" if taken else "before"
+    return f"{told}, the rule's stop" if name in found.get("stopped by the rule", ()) else told
 
 
 def _bars(histogram: Document, key: str) -> Iterable[tuple[float, float]]:

@@ -2,7 +2,8 @@
 
 Some documents consist of parts that rest on outcomes of their own: networks, runs, or a method with so many wrong
 labels. Where a folder has outcomes of some of them only, the others are taken over from the document of before as they
-are, and "kept" names them. So are attacks and entropies of a table whose numbers are here without networks' outputs.
+are, and "kept" names them. So are attacks and entropies of a table, and attacks on a network, whose numbers are here
+without networks' outputs.
 """
 
 from __future__ import annotations
@@ -25,9 +26,13 @@ PARTS = {
 """Experiment → where its document has its parts, or most of them."""
 BY_BUDGET = ("table4", "table4-tiny")
 """Their parts are single cells: a method's of one budget, below a network."""
+RIGHT_LABELS = "networks trained on right labels alone"
+"""What "whole" of BY_BUDGET is called where it is taken over."""
 
 OF_OUTPUTS = ("table2",)
 """Their parts are what is made of networks' outputs: the attacks, and the entropies of each request."""
+MADE_OF_OUTPUTS = ("attacks", "attacker's scores")
+"""What a network of PARTS has of them."""
 
 Document = Mapping[str, Any]
 
@@ -69,21 +74,59 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
     kind, of_new, of_old = PARTS[new["experiment"]], _parts(new), _parts(old)
     here = {name: part for name, part in of_new.items() if _has_outcomes(part)}
     kept = {n: part for n, part in of_old.items() if n not in here and _has_outcomes(part) and _has_place(n, new)}
-    if not kept:
+    attacked = {name: found for name, part in here.items() if (found := _attacked_before(part, of_old.get(name, {})))}
+    whole = _whole_before(new, old)
+    if not kept and not attacked and not whole:
         return dict(new)
     _check_same_terms(new, old)
     recipes = {setting: old["recipes"][setting] for setting in _settings(kept)}
     _check_one_recipe_each(new["recipes"], recipes, _settings(here))
-    parts = {**of_new, **kept}
+    parts = {**of_new, **attacked, **{name: with_seeds(part) for name, part in kept.items()}}
     order = [name for name in in_place(of_new, of_old) if name in parts]
     return {
         **{key: value for key, value in new.items() if key != kind},
         **_with_trials(new, old, kept),
+        **whole,
         "made_by": _made_by_both(new, old),
         "recipes": {**new["recipes"], **recipes},
-        "kept": [name for name in order if name in kept],
+        "kept": [
+            *(name if name in kept else f"attacks of {name}" for name in order if name in kept or name in attacked),
+            *(RIGHT_LABELS for _ in whole),
+        ],
         kind: _put_together(new, {name: parts[name] for name in order}),
     }
+
+
+def _attacked_before(part: Document, before: Document) -> dict[str, Any] | None:
+    """A network whose outputs are not here, with the attacks of before; None where there is nothing to take over.
+
+    Nor is there where one of the networks attacked has other errors than it had: the attacks are not about it.
+    """
+    found = before.get("attacks") or {}
+    if not found or part.get("attacks"):
+        return None
+    rows, old = part["methods"], before["methods"]
+    same = all(name in rows and rows[name]["errors"] == old[name]["errors"] for name in found["methods"])
+    return {**part, **{key: before[key] for key in MADE_OF_OUTPUTS if key in before}} if same else None
+
+
+def _whole_before(new: Document, old: Document) -> dict[str, Any]:
+    """The accuracy with right labels alone, which is of another experiment's networks, where these are gone."""
+    if new.get("whole") or not old.get("whole"):
+        return {}
+    _check_one_recipe_each(new["recipes"], old["recipes"], set(new["recipes"]))
+    return {"whole": old["whole"]}
+
+
+def with_seeds(part: Document) -> dict[str, Any]:
+    """A cell or a run that does not say its seeds, with them: every run begins with seed 0, and goes on in order.
+
+    That they were inferred stands beside them; a part that says them stays as it is.
+    """
+    measured = part.get("curves") or next((found["values"] for found in part.get("accuracy", {}).values()), None)
+    if "seeds" in part or measured is None:
+        return dict(part)
+    return {**part, "seeds": list(range(len(measured))), "seeds inferred": True}
 
 
 def _with_kept_of_outputs(new: Document, old: Document) -> dict[str, Any]:

@@ -52,8 +52,12 @@ class Attackers:
 
     def seeds(self, method: str) -> list[int]:
         """Those whose outputs are there."""
-        prefix = f"{self.case.setting.name}/{self.case.name}/{method}"
+        prefix = self.place(method)
         return [seed for seed in self.work.seeds_of(prefix) if self.work.has_arrays(f"{prefix}/{seed}")]
+
+    def place(self, method: str) -> str:
+        """The folder of a method's outcomes."""
+        return f"{self.case.setting.name}/{self.case.name}/{method}"
 
     def unlearned(self, method: str) -> list[int]:
         """The seeds of a method's networks that are asked about."""
@@ -83,8 +87,12 @@ class Attackers:
         """Read once: every method is compared with the same networks."""
         key = method, seed
         if key not in self._read:
-            self._read[key] = self.work.arrays(f"{self.case.setting.name}/{self.case.name}/{method}/{seed}")
+            self._read[key] = self.read(method, seed)
         return self._read[key]
+
+    def read(self, method: str, seed: int) -> dict[str, np.ndarray]:
+        """The outputs of one network on the forget set and on held-out samples, with their labels, from its file."""
+        return self.work.arrays(f"{self.place(method)}/{seed}")
 
     def ready(self) -> bool:
         """Whether the paper's attack can be fitted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.documents.attack_cells import ATTACKS, WITH_TURNS, each_attack, networks_behind, with_turns
 from experiments.documents.basis import basis, count, span, timed_seeds, timed_steps
 from experiments.documents.cells import MISSING, attack_of, auc, beside, mean, origin, papers, seconds, table
 from experiments.documents.distances import retained_and_test, rise
@@ -30,9 +31,21 @@ def class_smallvgg(document: Document) -> str:
             table(["taken for, percent", *names, "distance", "single networks'"], rows),
             simple(document["methods"]),
             *timed_seeds(document["methods"].values()),
+            *_of_few(document),
             origin(document),
         ]
     )
+
+
+def _of_few(document: Document) -> list[str]:
+    """The attacks that as many networks allow as there are seeds; nothing where nobody attacked."""
+    turned = document["attacks in turns"]
+    rows = [
+        [row["title"], *with_turns(document, turned, method)]
+        for method, row in document["methods"].items()
+        if method in document["attacks"].get("methods", {})
+    ]
+    return [table(["method", *WITH_TURNS], rows), networks_behind([document], [turned])] if rows else []
 
 
 def simple(methods: Mapping[str, Any], keys: tuple[str, ...] = ("retained test", "retained", "forgotten")) -> str:
@@ -99,7 +112,8 @@ def epochs(document: Document) -> str:
             row = found["methods"][name]
             lost = [_shown(rise(row, before, key)) for key in retained_and_test(row)]
             attack = auc(attack_of(found, name, "xgboost"))
-            rows.append([str(taken), count(row), *lost, mean(row["errors"]["forgotten"]), attack])
+            when = f"{taken}, where the rule stops" if name in found.get("stopped by the rule", ()) else str(taken)
+            rows.append([when, count(row), *lost, mean(row["errors"]["forgotten"]), attack])
         columns = ["epochs", "n", "retained accuracy lost", "test accuracy lost", "forgotten", "XGBoost attack"]
         parts.append(f"**{found['request']['network']}**\n\n{table(columns, rows)}\n\n{basis(found, ('xgboost',))}")
     return "\n\n".join([*parts, origin(document)])
@@ -111,7 +125,6 @@ def _shown(value: float | None) -> str:
 
 ATTACKED = {"retained": "retained", "forgotten": "forgotten", "test": "test", "own": "held-out of their class"}
 """Sets whose errors stand beside the attacks, and their columns."""
-ATTACKS = ("XGBoost", "U-LiRA", "U-LiRA, hardest quarter", "RMIA", "KLoM / floor")
 
 
 def attacks(document: Document) -> str:
@@ -136,19 +149,10 @@ def attacks(document: Document) -> str:
 
 def _attacked(document: Document) -> list[list[str]]:
     """A row for each of a document's methods: errors, then every attack."""
-    found = []
-    for name, row in document["methods"].items():
-        lira, distance = (attack_of(document, name, attack) for attack in ("u-lira", "klom"))
-        hardest = {"auc": lira["hardest quarter"]} if lira is not None and "hardest quarter" in lira else None
-        by_classifier, by_references = (auc(attack_of(document, name, attack)) for attack in ("xgboost", "rmia"))
-        klom = (
-            "{:.2f} / {:.2f}".format(*(distance[k]["value"] for k in ("unlearned", "retrained")))
-            if distance
-            else MISSING
-        )
-        errors = (mean(row["errors"][key]) for key in ATTACKED)
-        found.append([row["title"], count(row), *errors, by_classifier, auc(lira), auc(hardest), by_references, klom])
-    return found
+    return [
+        [row["title"], count(row), *(mean(row["errors"][key]) for key in ATTACKED), *each_attack(document, name)]
+        for name, row in document["methods"].items()
+    ]
 
 
 def incremental_long(document: Document) -> str:

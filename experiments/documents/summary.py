@@ -156,8 +156,12 @@ def attacks(
 
     ``every``: about all unlearned networks there are, not those of the table's seeds alone.
     """
-    attackers = Attackers(work, case, methods, every=every)
-    table = {method: attackers.about(method, only) for method in methods}
+    return attacks_by(Attackers(work, case, methods, every=every), only)
+
+
+def attacks_by(attackers: Attackers, only: Sequence[str] | None = None) -> dict[str, Any]:
+    """The same by attackers that are there already, about the methods they were given."""
+    table = {method: attackers.about(method, only) for method in attackers.methods}
     counts = {"full": len(attackers.full_seeds), "retrained": len(attackers.retrained_seeds)}
     found = {method: about for method, about in table.items() if about}
     return {"models": counts, "methods": found} if found else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from experiments.documents.attack_cells import ATTACKS, WITH_TURNS, each_attack, networks_behind, with_turns
 from experiments.documents.basis import basis, count, seeds_behind, span, tuning
 from experiments.documents.cells import (
     MISSING,
@@ -64,49 +65,55 @@ def _methods(document: Document, sets: tuple[str, ...]) -> str:
         cells.append(beside(request_seconds(method, row), papers(known.get("seconds"), 0)))
         cells.append(beside(auc(attack_of(document, method, "xgboost")), papers(paper.get("auc", {}).get(method), 3)))
         cells += [auc(attack_of(document, method, name)) for name in ("u-lira", "rmia")]
-        distance = document["entropy"].get("distance to retrained", {}).get(method)
-        rows.append([row["title"], count(row), *cells, MISSING if distance is None else f"{distance:.2f}"])
+        rows.append([row["title"], count(row), *cells, _entropy_distance(document, method)])
     return table(columns, rows)
 
 
 def table2(document: Document) -> str:
-    """Each number of classes, then the attacks on the first."""
+    """Each number of classes, the attacks beside the first."""
     parts = list[str]()
     for number, request in document["requests"].items():
-        known = document["paper"]["rows"] if not parts else document["paper, 10 classes"]["rows"]
-        rows = []
-        for method, row in request["methods"].items():
-            paper = known.get(method, {})
-            cells = [beside(mean(row["errors"].get(k)), papers(paper.get(k))) for k in ("retained test", "retained")]
-            cells += [
-                mean(row["errors"]["forgotten"]),
-                beside(request_seconds(method, row), papers(paper.get("seconds"), 0)),
-            ]
-            distance = request["entropy"].get("distance to retrained", {}).get(method)
-            cells.append(MISSING if distance is None else f"{distance:.2f}")
-            found = attack_of(document, method, "xgboost") if not parts else None
-            cells.append(beside(auc(found), papers(document["paper"]["auc"].get(method), 3) if not parts else None))
-            rows.append([row["title"], count(row), *cells])
-        columns = [
-            "method",
-            "n",
-            "retained test",
-            "retained",
-            "forgotten, all rows",
-            "seconds",
-            "entropy",
-            "XGBoost attack",
-        ]
-        off = (
-            distances(request["methods"], known, ("pgu", "paper", "odds"), ("retained test", "retained"))
-            if rows
-            else ""
-        )
-        parts.append(f"**{number} classes**\n\n{table(columns, rows)}\n\n{off}".rstrip())
+        paper = document["paper"] if not parts else document["paper, 10 classes"]
+        attacks = document["attacks"] if not parts else {}
+        shown = _of_classes({**request, "attacks": attacks}, paper)
+        if request["methods"]:
+            sets = ("retained test", "retained")
+            off = distances(request["methods"], paper["rows"], ("pgu", "paper", "odds"), sets)
+            shown = f"{shown}\n\n{off}"
+        parts.append(f"**{number} classes**\n\n{shown}")
     first: Document = next(iter(document["requests"].values()), {})
     tuned = tuning(document.get("tuning", {}), first.get("methods", {}))
     timed = [row for request in document["requests"].values() for row in with_seconds(request["methods"])]
-    return "\n\n".join([*parts, basis(document, ("xgboost",), timed), tuned, origin(document)])
+    return "\n\n".join([*parts, basis(document, timed=timed), tuned, origin(document)])
+
+
+def _of_classes(request: Document, paper: Document) -> str:
+    """One number of classes: errors, seconds, entropies and what attackers found of each method."""
+    rows = []
+    for method, row in request["methods"].items():
+        known, errors = paper["rows"].get(method, {}), row["errors"]
+        first, *others = each_attack(request, method)
+        rows.append(
+            [
+                row["title"],
+                count(row),
+                *(beside(mean(errors.get(key)), papers(known.get(key))) for key in ("retained test", "retained")),
+                mean(errors["forgotten"]),
+                mean(errors.get("own")),
+                beside(request_seconds(method, row), papers(known.get("seconds"), 0)),
+                _entropy_distance(request, method),
+                beside(first, papers(paper.get("auc", {}).get(method), 3)),
+                *others,
+            ]
+        )
+    errors_of = ("retained test", "retained", "forgotten, all rows", "held-out of their classes, all rows")
+    return table(["method", "n", *errors_of, "seconds", "entropy", *ATTACKS], rows)
+
+
+def _entropy_distance(found: Document, method: str) -> str:
+    """From the entropies of retrained networks."""
+    distance = found["entropy"].get("distance to retrained", {}).get(method)
+    return MISSING if distance is None else f"{distance:.2f}"
 
 
 def table3(document: Document) -> str:
@@ -120,8 +127,7 @@ def table3(document: Document) -> str:
             cells = [beside(mean(row["errors"][k]), papers(at.get(k))) for k in ("test", "retained", "forgotten")]
             cells.append(mean(row["errors"].get("step")))
             cells.append(beside(request_seconds(method, row), papers(at.get("seconds"), 0)))
-            distance = step["entropy"].get("distance to retrained", {}).get(method)
-            cells.append(MISSING if distance is None else f"{distance:.2f}")
+            cells.append(_entropy_distance(step, method))
             rows.append([f"{number + 1}: {row['title']}", count(row), *cells])
     columns = [
         "step: method",
@@ -133,23 +139,34 @@ def table3(document: Document) -> str:
         "seconds",
         "entropy",
     ]
-    found = document["attacks"].get("methods", {})
-    titles = {method: row["title"] for step in document["steps"] for method, row in step["methods"].items()}
-    lines = [
-        f"- {titles[method]}: XGBoost {auc(about.get('xgboost'))}, U-LiRA {auc(about.get('u-lira'))}"
-        for method, about in found.items()
-    ]
     return "\n\n".join(
         [
             table(columns, rows),
-            basis(document, ("xgboost", "u-lira"), timed),
+            basis(document, (), timed),
             _distances_by_step(document),
             *_how_hard(document),
-            "After the last step:\n\n" + ("\n".join(lines) or "not run yet"),
+            _attacks_after_steps(document),
             *_by_the_papers_schedule(document, "The first step, networks", ("test", "retained", "forgotten")),
             origin(document),
         ]
     )
+
+
+def _attacks_after_steps(document: Document) -> str:
+    """After the first step and after the last, on all that was forgotten so far."""
+    turned = document["attacks in turns"]
+    ends = {
+        1: ({"attacks": document["attacks after the first step"]}, turned["after the first step"]),
+        len(document["steps"]): (document, turned["after the last step"]),
+    }
+    rows = [
+        [f"{number}: {row['title']}", *with_turns(found, in_turns, method)]
+        for number, (found, in_turns) in ends.items()
+        for method, row in document["steps"][number - 1]["methods"].items()
+        if method in found["attacks"].get("methods", {})
+    ]
+    behind = networks_behind(*zip(*ends.values(), strict=True))
+    return "\n\n".join(["Attacks:", table(["after step: method", *WITH_TURNS], rows), behind]).rstrip()
 
 
 def _papers_step(document: Document, number: int) -> dict[str, dict[str, tuple[float, float]]]:
@@ -211,8 +228,18 @@ def table4(document: Document) -> str:
             epochs = document["recipes"][name]["epochs"]
             whole = [columns[0], "n", *columns[1:], "seconds"]
             parts.append(f"**{name}, {epochs} epochs**\n\n{table(whole, rows)}")
+            parts += _right_labels(document)
             parts += [f"{words}\n\n{table(columns, _accuracies(budgets, k))}" for k, words in BESIDE_THE_TEST.items()]
     return "\n\n".join([*parts, basis(document, timed=timed), origin(document)])
+
+
+def _right_labels(document: Document) -> list[str]:
+    """What networks of the same recipe have with everything and its right labels, and the paper's."""
+    found = document.get("whole")
+    if not found:
+        return []
+    ours = f"{mean(found['accuracy']['test'])} (n = {seeds_behind(found)}; paper {document['paper']['full clean']:.2f})"
+    return [f"Trained by the same recipe on everything, with right labels, networks have {ours}."]
 
 
 def _by_budget(paper: Document, budgets: Document, timed: list[Document]) -> list[list[str]]:

@@ -13,7 +13,16 @@ import pytest
 
 from experiments import layers
 from experiments.documents.cells import origin
-from experiments.documents.keeping import BY_BUDGET, OF_OUTPUTS, PARTS, earlier, in_place, with_kept
+from experiments.documents.keeping import (
+    BY_BUDGET,
+    OF_OUTPUTS,
+    PARTS,
+    RIGHT_LABELS,
+    earlier,
+    in_place,
+    with_kept,
+    with_seeds,
+)
 from experiments.documents.tables import TABLES
 from experiments.reproduce import Options, options_of, reproduce
 from experiments.settings import SMOKE
@@ -121,6 +130,29 @@ def test_cells_come_with_their_trials_and_without_budgets_that_nobody_asks_for()
     assert found["tuning"] == {"criterion": "val", "methods": {"first_order": [{"by": "old"}]}}
 
 
+def test_the_networks_of_right_labels_are_taken_over_where_there_are_none() -> None:
+    old, new = ({**wrong_labels(told, 80, b50=["match"]), "whole": {"of": told}} for told in ("old", "new"))
+    assert with_kept(new, old) == new
+    found = with_kept({**new, "whole": {}}, old)
+    assert found["kept"] == [RIGHT_LABELS]
+    assert found["whole"] == {"of": "old"}
+    assert found["networks"] == new["networks"]
+    with pytest.raises(MismatchError, match="vgg has outcomes here that were made by another recipe"):
+        with_kept({**new, "whole": {}}, {**old, "recipes": {"vgg": {"epochs": 40}}})
+
+
+def test_cells_and_runs_that_do_not_say_their_seeds_get_them_and_it_is_told_that_they_are_inferred() -> None:
+    first_two = {"seeds": [0, 1], "seeds inferred": True}
+    cell = {"accuracy": {"test": {"values": [9.0, 8.0]}}}
+    assert with_seeds(cell) == {**cell, **first_two}
+    run = {"curves": [[90.0, 80.0], [90.0, 70.0]]}
+    assert with_seeds(run) == {**run, **first_two}
+    for known in ({**run, "seeds": [3, 4]}, {"methods": METHODS}):
+        assert with_seeds(known) == known
+    found = with_kept(long_runs("new", 80, ALL[2], ALL[3]), long_runs("old", 80, *ALL))
+    assert [run.get("seeds") for run in found["runs"].values()] == [[0], [0], None, None], "those taken over alone"
+
+
 def test_cells_of_another_tuning_are_refused() -> None:
     new = wrong_labels("new", 80, b50=["first_order"], b100=[])
     with pytest.raises(MismatchError, match="first_order was tuned here and, in another way, in the document"):
@@ -176,6 +208,32 @@ def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None
     assert found.pop("kept") == [gone]
     old.pop("kept", None)
     assert found == old
+
+
+def attacked(made: dict[str, Any], told: str, error: float, *, outputs: bool) -> dict[str, Any]:
+    methods = {"original": {"errors": {"forgotten": {"values": [error]}}, "told": told}}
+    found = {"methods": {"original": {"xgboost": told}}} if outputs else {}
+    part = {"request": {"network": "res"}, "methods": methods, "attacks": found}
+    if outputs:
+        part["attacker's scores"] = {"original": told}
+    return {**head("epochs", [made], 7.0, 40, "res"), "networks": {"resnet18": part}}
+
+
+def test_attacks_on_networks_whose_outputs_are_gone_are_taken_over_beside_new_numbers() -> None:
+    new, old = attacked(NEW, "new", 1.5, outputs=False), attacked(OLD, "old", 1.5, outputs=True)
+    found = with_kept(new, old)
+    part = found["networks"]["resnet18"]
+    assert found["kept"] == ["attacks of resnet18"]
+    assert found["made_by"] == [NEW, OLD]
+    assert part["methods"] == new["networks"]["resnet18"]["methods"]
+    assert (part["attacks"], part["attacker's scores"]) == (
+        {"methods": {"original": {"xgboost": "old"}}},
+        {"original": "old"},
+    )
+    seen = attacked(NEW, "new", 1.5, outputs=True)
+    assert with_kept(seen, old) == seen, "there are new ones"
+    other = attacked(NEW, "new", 1.6, outputs=False)
+    assert with_kept(other, old) == other, "they were about another network"
 
 
 def removal(made: dict[str, Any], told: str, *, outputs: bool, epochs: int = 40) -> dict[str, Any]:

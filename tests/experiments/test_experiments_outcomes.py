@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -26,16 +27,20 @@ from experiments import (
     table4,
     table4_tiny,
 )
+from experiments.documents.along_chains import AfterStep
 from experiments.documents.keeping import OF_OUTPUTS, PARTS, with_kept
+from experiments.documents.many import Attackers
+from experiments.documents.summary import attacks_by
 from experiments.running.work import Work
 from experiments.settings import PAPER, Case
+from experiments.ways.methods import SAMPLES
 
 RESULTS = Path(__file__).parents[2] / "results"
 MADE_OF: list[tuple[tuple[str, ...], ModuleType]] = [
     *((("table1",), module) for module in (table1, attacks)),
     (("resnet18",), table2),
-    (("table4",), table4),
-    (("table4-tiny",), table4_tiny),
+    (("table4", "smallvgg"), table4),
+    (("table4-tiny", "resnet18"), table4_tiny),
     *((("smallvgg",), module) for module in (table3, class_smallvgg, gamma, incremental_long)),
     *((("smallvgg", "resnet18"), module) for module in (layers, epochs)),
 ]
@@ -75,9 +80,12 @@ def test_a_document_is_made_of_its_outcomes(
     if hasattr(module, "attacks"):  # to learn them takes a minute: they are taken from the document
         made = partial(_attacks_of, kept) if module.NAME not in OF_OUTPUTS else lambda *_: {}
         monkeypatch.setattr(module, "attacks", made)
+    if module is table3:
+        keys = ("attacks", "attacks after the first step", "attacks in turns")
+        monkeypatch.setattr(table3, "attacked", lambda *_: {key: kept[key] for key in keys})
     if module is epochs:
         scores = {part["request"]["network"]: part["attacker's scores"] for part in kept["networks"].values()}
-        monkeypatch.setattr(epochs.Attackers, "ready", lambda _: True)
+        monkeypatch.setattr(epochs.Attackers, "ready", lambda made: not _kept_attacks(kept, made.case))
         monkeypatch.setattr(epochs, "_scores", lambda made, name: scores[made.case.setting.name][name])
     found = module.assemble(unpacked(archives))
     if module.NAME in PARTS:
@@ -85,11 +93,22 @@ def test_a_document_is_made_of_its_outcomes(
     assert json.loads(json.dumps(found)) == kept
 
 
+def _kept_attacks(document: dict[str, Any], case: Case) -> bool:
+    """Whether they were taken over, for the outputs of these networks are not kept."""
+    parts = document.get("networks", {}).items()
+    of = [key for key, part in parts if part.get("request", {}).get("network") == case.setting.name]
+    return any(f"attacks of {key}" in document.get("kept", ()) for key in of)
+
+
 def _attacks_of(document: dict[str, Any], _work: Work, case: Case, *_: object, **asked: object) -> dict[str, Any]:
+    if _kept_attacks(document, case):
+        return {}
     parts = document.get("networks", {}).values()
-    told = document["more networks"] if asked.get("every") else document
     found: dict[str, Any] = next((p["attacks"] for p in parts if p["request"]["network"] == case.setting.name), {})
-    return found or told["attacks"]
+    if not asked.get("every"):
+        return found or document["attacks"]
+    told: dict[str, Any] = document.get("attacks in turns") or document["more networks"]["attacks"]
+    return told
 
 
 @pytest.mark.parametrize(
@@ -105,3 +124,36 @@ def test_attacks_rest_on_all_networks_there_are(
 ) -> None:
     counted = {kind: len(unpacked((archive,)).names(f"{case}/{kind}")) for kind in ("original", "retrained")}
     assert committed(name)["attacks"]["models"] == {"full": counted["original"], "retrained": counted["retrained"]}
+
+
+WITHOUT_CLASSIFIER = ("u-lira", "rmia", "klom")
+"""Attacks that take seconds, and do not depend on a library's version."""
+
+
+@pytest.mark.parametrize("name", ["table3", "table3, first step", "class-smallvgg"])
+def test_attacks_are_what_the_outputs_give(name: str, unpacked: Callable[[tuple[str, ...]], Work]) -> None:
+    work = unpacked(("smallvgg",))
+    work = Work(work.folder, replace(PAPER, draws=20), torch.device("cpu"))  # of intervals, which are not compared
+    methods, steps = ["original", "retrained", *SAMPLES], table3.cases(work)
+    if name == "table3":
+        found, told = attacks_by(Attackers(work, steps[-1], methods), WITHOUT_CLASSIFIER), committed(name)["attacks"]
+    elif name == "class-smallvgg":
+        case = class_smallvgg.case_of(work)
+        found = attacks_by(Attackers(work, case, class_smallvgg.METHODS), WITHOUT_CLASSIFIER)
+        told = committed(name)["attacks"]
+    else:
+        found = attacks_by(AfterStep(work, steps, 1, methods), ("u-lira", "klom"))
+        told = committed("table3")["attacks after the first step"]
+    assert found["models"] == told["models"]
+    for method, about in told["methods"].items():
+        assert set(about) - {"xgboost"} == set(found["methods"][method])
+        for attack, kept in about.items():
+            if attack != "xgboost":
+                made = found["methods"][method][attack]
+                assert made["rests on"] == kept["rests on"]
+                assert _values(made) == pytest.approx(_values(kept), abs=2e-3)
+
+
+def _values(found: dict[str, Any]) -> list[float]:
+    parts = ("auc", "hardest quarter", "unlearned", "original", "retrained")
+    return [found[part]["value"] for part in parts if part in found]

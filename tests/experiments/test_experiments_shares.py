@@ -22,6 +22,7 @@ from experiments.running.shares import bundle_of, shared
 from experiments.running.work import Work
 from experiments.settings import SMOKE
 from experiments.table1 import jobs as table1_jobs
+from experiments.table4 import whole
 
 PEOPLE = 4
 
@@ -94,7 +95,7 @@ def test_who_dies_lets_go_and_who_is_told_to_ends_waiting(tmp_path: Path) -> Non
 
 def test_tuned_baselines_come_after_their_trials(tmp_path: Path) -> None:
     work = Work(tmp_path, SMOKE, torch.device("cpu"))
-    for made in (table1_jobs(work), poison_jobs(work, SMOKE.smallvgg, SMOKE.budgets, ("first_order",))):
+    for made in (table1_jobs(work), poison_jobs(work, whole(work), SMOKE.budgets, ("first_order",))):
         names = {one.name for one in made}
         needing = {one.name.split("/")[-2]: one.after for one in made if one.after}
         assert all(set(after) <= names for after in needing.values())

@@ -129,6 +129,30 @@ def test_removed_classes_are_judged_among_those_that_stay(ran: Ran) -> None:
     assert sum(taken["retrained"].values()) == pytest.approx(1, abs=1e-3)
 
 
+def test_networks_of_right_labels_are_the_originals_of_another_table(ran: Ran) -> None:
+    for name, methods in (
+        ("table4", ran.documents["table3"]["steps"][0]["methods"]),
+        ("table4-tiny", ran.documents["table2"]["requests"]["2"]["methods"]),
+    ):
+        whole, original = ran.documents[name]["whole"], methods["original"]
+        assert whole["seeds"] == original["seeds"]
+        accuracies = [100 - error for error in original["errors"]["test"]["values"]]
+        assert whole["accuracy"]["test"]["values"] == pytest.approx(accuracies)
+        told = f"have {whole['accuracy']['test']['mean']:.2f} ± {whole['accuracy']['test']['std']:.2f} (n = 4; paper "
+        assert told in TABLES[name](ran.documents[name])
+
+
+def test_the_walk_is_looked_at_where_the_rule_ends_it(ran: Ran) -> None:
+    samples, classes = (ran.documents["epochs"]["networks"][key] for key in ("smallvgg", "resnet18"))
+    (name,) = samples["stopped by the rule"]
+    assert (
+        samples["methods"][name]["errors"] == ran.documents["layers"]["networks"]["smallvgg"]["methods"][name]["errors"]
+    )
+    assert list(samples["epochs"].values()) == sorted(samples["epochs"].values())
+    assert f"| {samples['epochs'][name]}, where the rule stops |" in TABLES["epochs"](ran.documents["epochs"])
+    assert classes["stopped by the rule"] == []
+
+
 def test_what_was_done_is_not_done_again_and_what_is_missing_is(ran: Ran) -> None:
     ran.again("all", stage="run")
     assert len(ran.said) == 1, ran.said
