@@ -161,8 +161,9 @@ def cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say, *, qu
     except RuntimeError as error:
         if not is_gpu_full(error):
             raise
+        told = str(error).splitlines()[0].rstrip(".")
         say(
-            f"Out of GPU memory: {str(error).splitlines()[0].rstrip('.')}. {_kept(work, jobs, options)}. Free the GPU or train "
+            f"Out of GPU memory: {told}. {_kept(work, jobs, options)}. Free the GPU or train "
             "fewer networks at once (--together, --processes); the same command goes on"
         )
         raise SystemExit(1) from error

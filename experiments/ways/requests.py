@@ -71,11 +71,23 @@ def _by_method(work: Work, case: Case, method: str, seed: int) -> Result:
     return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **tried})
 
 
-def variant_job(work: Work, case: Case, name: str, method: str, seed: int, settings: dict[str, Any]) -> Job:
-    """A method with some settings changed, kept under a name of its own."""
+def variant_job(
+    work: Work,
+    case: Case,
+    name: str,
+    method: str,
+    seed: int,
+    settings: dict[str, Any],
+    also: dict[str, Any] | None = None,
+) -> Job:
+    """A method with some settings changed, kept under a name of its own.
+
+    ``also``: settings that its outcome is not told by, because they were the default when the first outcomes were made:
+    those stay valid, and newer ones do not change with the default.
+    """
 
     def run() -> Result:
-        outcome = forget_by(work, case, method, seed, settings)
+        outcome = forget_by(work, case, method, seed, {**settings, **(also or {})})
         return described(work, case, outcome.net, outcome.seconds, outcome.story)
 
     return job(case, name, seed, run, changed=settings)

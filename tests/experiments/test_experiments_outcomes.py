@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tarfile
 from collections.abc import Callable
@@ -27,6 +28,8 @@ from experiments import (
     table4_tiny,
 )
 from experiments.documents.keeping import OF_OUTPUTS, PARTS, with_kept
+from experiments.reproduce import EXPERIMENTS
+from experiments.running.jobs import digest
 from experiments.running.work import Work
 from experiments.settings import PAPER, Case
 
@@ -90,6 +93,26 @@ def _attacks_of(document: dict[str, Any], _work: Work, case: Case, *_: object, *
     told = document["more networks"] if asked.get("every") else document
     found: dict[str, Any] = next((p["attacks"] for p in parts if p["request"]["network"] == case.setting.name), {})
     return found or told["attacks"]
+
+
+NO_JOB_ANY_MORE = {"smallvgg-cifar10/first-100-a-class/pgu epochs=1/0"}
+"""The network after the epoch that takes no step: the original."""
+
+
+@pytest.mark.parametrize("archive", sorted({name for archives, _ in MADE_OF for name in archives}))
+def test_a_run_goes_on_from_the_committed_outcomes(archive: str, unpacked: Callable[[tuple[str, ...]], Work]) -> None:
+    work = unpacked((archive,))
+    jobs = {job.name: job for path in EXPERIMENTS.values() for job in importlib.import_module(path).jobs(work)}
+    kept = set(work.names())
+    assert kept - set(jobs) <= NO_JOB_ANY_MORE
+    other = [name for name in kept & set(jobs) if _digest_of(work, name) != digest(jobs[name].settings)]
+    assert not other, "their settings are others than the job's, so that a run would refuse them"
+    assert not [name for name in kept if work.of_another_tuning(name)], "a run would set them aside"
+
+
+def _digest_of(work: Work, name: str) -> str:
+    found: str = json.loads((work.rows / f"{name}.json").read_text())["digest"]
+    return found
 
 
 @pytest.mark.parametrize(
