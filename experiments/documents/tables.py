@@ -164,7 +164,10 @@ def _distances_by_step(document: Document) -> str:
         for number, step in enumerate(document["steps"])
         if {"original", "retrained"} <= set(step["methods"])
         for line in each_distance(
-            step["methods"], _papers_step(document, number), ("pgu", "match"), ("forgotten", "retained", "test")
+            step["methods"],
+            _papers_step(document, number),
+            ("pgu", "match", "match first"),
+            ("forgotten", "retained", "test"),
         )
     ]
     return "\n".join([f"{DISTANCE}:", "", *lines]) if lines else NOTHING

@@ -1,16 +1,18 @@
 """The ways to forget that the tables compare, each called on the same request.
 
-| name  | what                                                                                                     |
-|-------|----------------------------------------------------------------------------------------------------------|
-| pgu   | the authors' settings as their code has them (``ForgetConfig.paper``), strided layers read at every pixel |
-| paper | the paper's loss with this project's step, target and landing                                            |
-| match | this project's default for samples and for wrong labels                                                  |
-| solved | samples matched in a few solved steps                                                                   |
-| ours  | what the network says where classes are no choice is matched; the odds among the others are not held      |
-| soft  | the same with soft protection                                                                            |
-| odds  | the odds held too: this project's default for classes                                                    |
-| both  | that with soft protection                                                                                |
-| …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
+| name        | what                                                                                                   |
+|-------------|--------------------------------------------------------------------------------------------------------|
+| pgu         | the authors' settings as their code has them (``ForgetConfig.paper``), strides read as 1               |
+| paper       | the paper's loss with this project's step, target and landing                                          |
+| match       | this project's default for samples and for wrong labels                                                |
+| match first | the same in a chain of requests that is told the original network (``chains``)                         |
+| match soft  | match with soft protection                                                                             |
+| solved      | samples matched in a few solved steps                                                                  |
+| ours        | what the network says where classes are no choice is matched; the odds among the others are not held   |
+| soft        | the same with soft protection                                                                          |
+| odds        | the odds held too: this project's default for classes                                                  |
+| both        | that with soft protection                                                                              |
+| …           | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose        |
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ TITLES = {
     "pgu": "PGU, the authors' settings",
     "paper": "unweave, the paper's loss",
     "match": "unweave, `match`",
+    "match first": "unweave, `match`, `first=`",
+    "match soft": "unweave, `match`, soft protection",
     "solved": "unweave, `match` solved",
     "ours": "unweave, odds not held",
     "soft": "unweave, soft protection, odds not held",
@@ -66,7 +70,7 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
         return preset, "one" if case.setting.strided else "layer"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
-    changes: dict[str, Any] = {"protect": "soft"} if name in ("soft", "both") else {}
+    changes: dict[str, Any] = {"protect": "soft"} if name in ("match soft", "soft", "both") else {}
     changes |= {"way": "solve"} if name == "solved" else {}
     changes |= {"odds": 0.0} if name in ("ours", "soft") else {}
     return unweave.ForgetConfig(task=case.task, **changes), "layer"
