@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from experiments.documents.basis import basis, count, seeds_behind, span, tuning
+from experiments.documents.basis import attack_networks, basis, count, seeds_behind, span, tuning
 from experiments.documents.cells import (
     MISSING,
     attack_of,
@@ -21,6 +21,7 @@ from experiments.documents.cells import (
 )
 from experiments.documents.distances import DISTANCE, NOTHING, distances, each_distance, times
 from experiments.documents.studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
+from experiments.trials import ALSO
 
 Document = Mapping[str, Any]
 
@@ -76,7 +77,7 @@ def table2(document: Document) -> str:
         known = document["paper"]["rows"] if not parts else document["paper, 10 classes"]["rows"]
         rows = []
         for method, row in request["methods"].items():
-            paper = known.get(method, {})
+            paper = known.get(ALSO.get(method, method), {})
             cells = [beside(mean(row["errors"].get(k)), papers(paper.get(k))) for k in ("retained test", "retained")]
             cells += [
                 mean(row["errors"]["forgotten"]),
@@ -84,7 +85,7 @@ def table2(document: Document) -> str:
             ]
             distance = request["entropy"].get("distance to retrained", {}).get(method)
             cells.append(MISSING if distance is None else f"{distance:.2f}")
-            found = attack_of(document, method, "xgboost") if not parts else None
+            found = attack_of(request if parts else document, method, "xgboost")
             cells.append(beside(auc(found), papers(document["paper"]["auc"].get(method), 3) if not parts else None))
             rows.append([row["title"], count(row), *cells])
         columns = [
@@ -103,6 +104,10 @@ def table2(document: Document) -> str:
             else ""
         )
         parts.append(f"**{number} classes**\n\n{table(columns, rows)}\n\n{off}".rstrip())
+        if request.get("attacks"):
+            parts.append(" ".join(attack_networks(request["attacks"], None, ("xgboost",))))
+        if request.get("tuning"):
+            parts.append(tuning(request["tuning"], request["methods"]))
     first: Document = next(iter(document["requests"].values()), {})
     tuned = tuning(document.get("tuning", {}), first.get("methods", {}))
     timed = [row for request in document["requests"].values() for row in with_seconds(request["methods"])]
