@@ -28,7 +28,7 @@ from experiments.running.work import Work
 from experiments.settings import Case, first_classes
 from experiments.trials import SCHEME
 from experiments.ways.methods import CLASSES
-from experiments.ways.requests import both_kinds, method_job
+from experiments.ways.requests import attack_networks, both_kinds, method_job
 from experiments.ways.tuning import tuning_jobs
 
 NAME = "table2"
@@ -53,13 +53,13 @@ def jobs(work: Work) -> list[Job]:
     for seed in seeds:
         made += [*both_kinds(work, first, [seed]), *(method_job(work, first, name, seed) for name in CLASSES)]
     made += _tuned(work, first, OTHERS)
-    made += both_kinds(work, first, range(work.scale.seeds, work.scale.fewer_models))
+    made += attack_networks(work, first)
     for case in more:
         for seed in seeds:
             made += [*both_kinds(work, case, [seed]), *(method_job(work, case, name, seed) for name in CLASSES)]
     for case in more:
         made += _tuned(work, case, OTHERS)
-        made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
+        made += attack_networks(work, case)
     return made
 
 

@@ -42,7 +42,7 @@ from experiments.running.work import Work, in_all
 from experiments.settings import Case, published, steps_of
 from experiments.ways.chains import CHAINED, chain
 from experiments.ways.methods import SAMPLES, title_of
-from experiments.ways.requests import Result, both_kinds, job, method_job, original_job, retrained_job
+from experiments.ways.requests import Result, attack_networks, job, method_job, original_job, retrained_job
 
 NAME = "table3"
 
@@ -60,7 +60,7 @@ def jobs(work: Work) -> list[Job]:
         made += [original_job(work, case, seed) for case in every]
         made += [chain_job(work, every[-1], method, seed) for method in CHAINED]
         made += [retrained_job(work, case, seed) for case in every]
-    made += both_kinds(work, every[-1], range(work.scale.seeds, work.scale.fewer_models))
+    made += attack_networks(work, every[-1])
     for case in published_case(work):
         made += [original_job(work, case, 0), retrained_job(work, case, 0)]
         made += [method_job(work, case, name, 0) for name in SAMPLES]
