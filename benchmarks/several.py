@@ -80,7 +80,8 @@ class Grouped(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         beside = x.unflatten(0, (self.count, -1)).transpose(0, 1).flatten(1, 2)
         logits: Tensor = self.net(beside.contiguous(memory_format=torch.channels_last))
-        return logits.unflatten(1, (self.count, -1)).transpose(0, 1).flatten(0, 1)
+        apart: Tensor = logits.unflatten(1, (self.count, -1)).transpose(0, 1)
+        return apart.flatten(0, 1)
 
 
 def _beside(nets: Sequence[nn.Module]) -> nn.Module:
