@@ -108,7 +108,16 @@ def training(result: dict[str, Any]) -> list[str]:
         optimiser = {"sgd": "SGD", "adam": "Adam"}[row["optimiser"]]
         cells = [f"{row['images']:,}", str(row["batch_size"]), optimiser, str(row["epochs"]), *_of_epochs(row)]
         lines.append(f"| `{name}` | {' | '.join(cells + (_of_epochs(row['plain']) if plain else []))} |")
-    return lines
+    return lines + [line for name, row in result["recipes"].items() for line in _at_once(name, row)]
+
+
+def _at_once(name: str, row: dict[str, Any]) -> list[str]:
+    """Several networks by one recipe, if that was measured: an epoch of all of them."""
+    if "several" not in row:
+        return []
+    ways = row["several"]["ways"].items()
+    told = (f"{way} {'failed' if 'failed' in one else ', all epochs '.join(_of_epochs(one))}" for way, one in ways)
+    return ["", f"{row['several']['networks']} networks at once by `{name}`, seconds for an epoch: {'; '.join(told)}."]
 
 
 def _of_epochs(row: dict[str, Any]) -> list[str]:

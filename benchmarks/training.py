@@ -6,6 +6,9 @@ From a few epochs, on images of noise with the data sets' shapes, already on the
 starts a training (kernels chosen and compiled, the step captured) is taken out: a short run is subtracted from a longer
 one. On a GPU with Triton steps are compiled and captured, by all recipes alike; beside that each recipe is run as it
 would be written plainly (:mod:`benchmarks.plain_training`). Retraining has a few images less.
+
+AllCNN's recipe is also run for several networks at once, in three ways (:mod:`benchmarks.several`): an epoch is then
+one of all of them.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import torch
 
 from benchmarks.options import DEMO, Document, Options, document
 from benchmarks.plain_training import train_plainly
+from benchmarks.several import TOGETHER, WAYS
 from benchmarks.timing import summed_up, timed
 from experiments.data import Labelled
 from experiments.training.fast import train_recipe
@@ -27,6 +31,8 @@ from experiments.training.recipes import RECIPES, Recipe
 
 SHORT, LONG = 1, 4
 """Epochs of the two runs whose difference is timed."""
+SEVERAL = ("allcnn-cifar10", "quick")
+"""Recipes that are run for several networks at once."""
 SHAPES = {"cifar10": (50_000, 32, 10), "tiny": (100_000, 64, 200), "quick": (1_000, 32, 10)}
 """Images, pixels a side, classes."""
 
@@ -51,7 +57,19 @@ def recipes_for(options: Options) -> list[Recipe]:
 def _timed(recipe: Recipe, options: Options) -> dict[str, Any]:
     data = noise_for(recipe, options)
     told = {"pixels": "noise", "images": len(data), **recipe.settings()}
-    return told | _by(train_recipe, recipe, data, options) | {"plain": _by(train_plainly, recipe, data, options)}
+    row = told | _by(train_recipe, recipe, data, options) | {"plain": _by(train_plainly, recipe, data, options)}
+    if recipe.name in SEVERAL:
+        row |= {"several": {"networks": TOGETHER, "ways": {way: _at_once(way, recipe, data, options) for way in WAYS}}}
+    return row
+
+
+def _at_once(way: str, recipe: Recipe, data: Labelled, options: Options) -> Document:
+    """Networks in one module are compiled as no other here: what that cannot do must not cost the rest."""
+    torch.compiler.reset()  # it keeps the steps of a few networks only, and would run further ones as they are
+    try:
+        return _by(WAYS[way], recipe, data, options)
+    except RuntimeError as error:  # a compiler's errors and those of a full GPU are such
+        return {"an epoch": None, "failed": str(error).splitlines()[0]}
 
 
 def _by(train: Callable[[Recipe, Labelled, int], object], recipe: Recipe, data: Labelled, options: Options) -> Document:
@@ -80,14 +98,22 @@ def noise_for(recipe: Recipe, options: Options) -> Labelled:
 
 def table(result: Document) -> str:
     """For a screen."""
-    return "\n".join(
+    lines = [
         f"{name}{how}: {_told(row, recipe['epochs'])}"
         for name, recipe in result["recipes"].items()
-        for how, row in (("", recipe), (", plainly", recipe["plain"]))
-    )
+        for how, row in (("", recipe), (", plainly", recipe["plain"]), *_several(recipe))
+    ]
+    return "\n".join(lines)
+
+
+def _several(recipe: Document) -> list[tuple[str, Document]]:
+    found = recipe.get("several", {"ways": {}})
+    return [(f", {found['networks']} at once, {way}", row) for way, row in found["ways"].items()]
 
 
 def _told(row: Document, epochs: int) -> str:
+    if "failed" in row:
+        return f"failed: {row['failed']}"
     if row["an epoch"] is None:
         return "not known, the machine was too busy; try again"
     return f"{row['an epoch']['median']:.3g} s an epoch, {row['all epochs']:.3g} s for {epochs}"

@@ -21,7 +21,7 @@ from experiments.running.jobs import Job
 from experiments.running.work import Work
 from experiments.settings import Case
 from experiments.ways.methods import pgu_config
-from experiments.ways.requests import both_kinds, variant_job
+from experiments.ways.requests import attack_networks, both_kinds, variant_job
 
 NAME = "epochs"
 SCHEDULED = 100
@@ -65,7 +65,7 @@ def jobs(work: Work) -> list[Job]:
                 if e > 0
             ]
             made += [variant_job(work, case, n, m, seed, s) for n, (m, s) in _stopped_variants(work, key)]
-        made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
+        made += attack_networks(work, case)
     return made
 
 

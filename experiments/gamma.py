@@ -19,6 +19,8 @@ from experiments.ways.requests import original_job, retrained_job, variant_job
 
 NAME = "gamma"
 METHODS = ("pgu", "match")
+HARD = {"protect": "hard"}
+"""At every γ, where the default would go over to soft in layers that a small one leaves free."""
 
 
 def case_of(work: Work) -> Case:
@@ -31,18 +33,14 @@ def variant(method: str, gamma: float) -> str:
     return f"{method} gamma={gamma:g}"
 
 
-def changed(gamma: float) -> dict[str, Any]:
-    """Its settings: hard at every γ, where the default would go over to soft in layers that a small one leaves free."""
-    return {"gamma": gamma, "protect": "hard"}
-
-
 def jobs(work: Work) -> list[Job]:
     """Seed by seed, method by method (each has its own Grams), γ by γ."""
     case, made = case_of(work), list[Job]()
     for seed in range(work.scale.seeds):
         made.append(original_job(work, case, seed))
         for method in METHODS:
-            made += [variant_job(work, case, variant(method, g), method, seed, changed(g)) for g in work.scale.gammas]
+            for g in work.scale.gammas:
+                made.append(variant_job(work, case, variant(method, g), method, seed, {"gamma": g}, HARD))
         made.append(retrained_job(work, case, seed))
     return made
 

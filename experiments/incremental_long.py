@@ -5,7 +5,8 @@
 AllCNN in steps of 25, 50 and 100 samples of every class, SmallVGG in steps of 100. The curve is the accuracy on the
 test half after every step; it has dropped where it is more than DROP points below the original's, and a chain ends
 where it is more than END points below. The paper's figures have no numbers; its text says AllCNN fails after 400 a
-class whatever the steps, SmallVGG after 1,100. ``pgu`` has the authors' settings, ``match`` is this project's default.
+class whatever the steps, SmallVGG after 1,100. ``pgu`` has the authors' settings, ``match`` is this project's default,
+``match first`` the same told the original network at every step, as the README advises.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from experiments.running.sources import recipe_of
 from experiments.running.training_sets import FULL
 from experiments.running.work import Work, in_all
 from experiments.settings import Case, Setting, step_alone
-from experiments.ways.chains import chain
+from experiments.ways.chains import WITH_FIRST, chain
 
 NAME = "incremental-long"
-METHODS = ("pgu", "match")
+METHODS = ("pgu", "match", WITH_FIRST)
 DROP, END = 2.0, 20.0
 
 

@@ -17,7 +17,7 @@ from experiments.documents.summary import attacks, head, method_rows, rests_on
 from experiments.running.jobs import Job
 from experiments.running.work import Work
 from experiments.settings import Case, Setting, first_classes, steps_of
-from experiments.ways.requests import both_kinds, variant_job
+from experiments.ways.requests import attack_networks, both_kinds, variant_job
 
 NAME = "layers"
 METHODS = ("pgu", "eu_k")
@@ -63,7 +63,7 @@ def jobs(work: Work) -> list[Job]:
         for kind in METHODS:
             chosen = [(name, method, settings) for name, (method, settings) in every if method == kind]
             made += [variant_job(work, case, n, m, seed, s) for seed in seeds for n, m, s in chosen]
-        made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
+        made += attack_networks(work, case)
     return made
 
 

@@ -37,6 +37,7 @@ from experiments.ways.tuning import best_of, described, earlier_trials, kept_row
 from unweave.baselines import BASELINES
 
 OURS = ("pgu", "paper", "match")
+SOFT = "match soft"
 WARNECKE = ("first_order", "second_order")
 NETWORKS = ("poisoned", "clean")
 
@@ -46,7 +47,9 @@ def name_of(setting: Setting, budget: int, method: str, seed: int) -> str:
     return f"{setting.name}/poison-{budget}/{method}/{seed}"
 
 
-def poison_jobs(work: Work, whole: Case, budgets: Sequence[int], others: Sequence[str] = ()) -> list[Job]:
+def poison_jobs(
+    work: Work, whole: Case, budgets: Sequence[int], others: Sequence[str] = (), ours: Sequence[str] = OURS
+) -> list[Job]:
     """Seed by seed and budget by budget; the others are tuned once, on the middle budget's first network.
 
     The others take long: after the first seed's own networks, and for the other seeds at the end. ``whole``: a request
@@ -58,7 +61,7 @@ def poison_jobs(work: Work, whole: Case, budgets: Sequence[int], others: Sequenc
         return [_job(work, setting, budget, method, seed) for budget in budgets for method in methods]
 
     middle, more = budgets[len(budgets) // 2], range(1, work.scale.seeds)
-    own = ("poisoned", *OURS, "clean")
+    own = ("poisoned", *ours, "clean")
     tuning = [job for name in others for job in _trials(work, setting, middle, name)]
     first = [*of_seed(0, own), original_job(work, whole, 0), *tuning, *of_seed(0, others)]
     return [
@@ -95,7 +98,7 @@ def repair(
     net, data = work.network(setting, with_poison(budget), seed), work.data(setting)
     sections = poisoned_by(data, budget)
     wrong, right, val = sections.poison.batches(), sections.poison_clean.batches(), data.val.batches()
-    if method in OURS:
+    if method in (*OURS, SOFT):
         config = _config(setting, method)
         stride = "one" if method == "pgu" and setting.strided else "layer"
         grams, fitted = work.grams(setting, seed, with_poison(budget), stride)
@@ -109,9 +112,11 @@ def repair(
 
 
 def _config(setting: Setting, method: str) -> unweave.ForgetConfig:
-    """The authors' settings, or this project's with either loss."""
+    """The authors' settings, or this project's with either loss; by default wrong labels are unlearned hard."""
     if method == "pgu":
         return unweave.ForgetConfig.paper(setting.poison_preset)
+    if method == SOFT:
+        return unweave.ForgetConfig(task="poison", protect="soft")
     return unweave.ForgetConfig(task="poison", objective=method)
 
 
@@ -170,11 +175,11 @@ def _trial_name(setting: Setting, what: str) -> str:
 # ---------------------------------------------------------------------------------------------------- assembling
 
 
-def poison_rows(work: Work, setting: Setting, budgets: Sequence[int], others: Sequence[str]) -> dict[str, Any]:
+def poison_rows(work: Work, setting: Setting, budgets: Sequence[int], methods: Sequence[str]) -> dict[str, Any]:
     """For each budget and method: accuracies and seconds over seeds."""
     table = dict[str, Any]()
     for budget in budgets:
-        rows = {method: _rows(work, setting, budget, method) for method in (*NETWORKS, *OURS, *others)}
+        rows = {method: _rows(work, setting, budget, method) for method in (*NETWORKS, *methods)}
         table[str(budget)] = {method: _summary(method, found) for method, found in rows.items() if found}
     return table
 
@@ -209,12 +214,17 @@ def _of_right_labels(work: Work, whole: Case) -> dict[str, Any]:
 
 
 def poison_document(
-    work: Work, name: str, whole: Case, budgets: Sequence[int], others: Sequence[str] = ()
+    work: Work,
+    name: str,
+    whole: Case,
+    budgets: Sequence[int],
+    others: Sequence[str] = (),
+    ours: Sequence[str] = OURS,
 ) -> dict[str, Any]:
     """Accuracies by budget; the paper's beside them."""
     setting = whole.setting
     case = Case("poison", setting, "poison", lambda labels: labels)
-    networks = poison_rows(work, setting, budgets, others)
+    networks = poison_rows(work, setting, budgets, (*ours, *others))
     prefixes = [f"{setting.name}/poison-{budget}" for budget in budgets]
     if any(networks.values()):  # the other networks alone, of another experiment, are no table
         prefixes += rests_on(whole, ["original"])

@@ -206,7 +206,7 @@ def options_of(arguments: argparse.Namespace) -> Options:
         raise ConfigError(f"Invalid {', '.join(bad)}. Supported: a number from 1.")
     scale = replace(scale, **{name: value for name, value in changes.items() if value is not None})
     if arguments.models is not None:
-        scale = replace(scale, fewer_models=min(arguments.models, scale.fewer_models))
+        scale = replace(scale, fewer_models=arguments.models)
     words = (
         "data",
         "download",

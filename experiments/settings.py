@@ -81,7 +81,7 @@ class Scale:
     models: int = 50
     """Full and retrained networks each, for the attacks on table 1's request."""
     fewer_models: int = 12
-    """The same for SmallVGG and ResNet-18."""
+    """The same for SmallVGG and ResNet-18; of full ones a few more (``ways.requests.attack_networks``)."""
     samples: int = 500
     """Of class 0, in table 1."""
     per_class: int = 100

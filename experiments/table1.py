@@ -43,13 +43,16 @@ MORE = 20
 the better. The attacks are about the table's seeds, as many as the baselines have."""
 LONG = ("eu_k", "ntk", "fisher", "sisa")
 """They take the longest, so they come last; those of the paper before the others."""
+OTHERWISE = {"scrub": ("scrub frozen",), "salun": ("salun frozen",)}
+"""Once more with frozen batch norm, as everything else that passes batches of the forget set alone."""
 UNTUNED = ("sisa",)
 """It forgets exactly, and trains by the same recipe as everybody."""
 
 
 def baselines() -> list[str]:
     """The methods this table compares to."""
-    return sorted((name for name in BASELINES if name not in ELSEWHERE), key=lambda name: name in LONG)
+    names = [one for name in BASELINES if name not in ELSEWHERE for one in (name, *OTHERWISE.get(name, ()))]
+    return sorted(names, key=lambda name: name in LONG)
 
 
 def jobs(work: Work) -> list[Job]:

@@ -44,9 +44,9 @@ from experiments.running.jobs import Job
 from experiments.running.readout import KEPT, every_nth, logits_of, percent_wrong, read_out
 from experiments.running.work import Work, in_all
 from experiments.settings import Case, published, steps_of
-from experiments.ways.chains import chain
+from experiments.ways.chains import CHAINED, chain
 from experiments.ways.methods import SAMPLES, title_of
-from experiments.ways.requests import Result, both_kinds, job, method_job, original_job, retrained_job
+from experiments.ways.requests import Result, attack_networks, job, method_job, original_job, retrained_job
 
 NAME = "table3"
 
@@ -62,10 +62,10 @@ def jobs(work: Work) -> list[Job]:
     made = list[Job]()
     for seed in seeds:
         made += [original_job(work, case, seed) for case in every]
-        made += [chain_job(work, every[-1], method, seed) for method in SAMPLES]
+        made += [chain_job(work, every[-1], method, seed) for method in CHAINED]
         made += [retrained_job(work, case, seed) for case in every]
     for case in dict.fromkeys((every[-1], every[0])):
-        made += both_kinds(work, case, range(work.scale.seeds, work.scale.fewer_models))
+        made += attack_networks(work, case)
     for case in published_case(work):
         made += [original_job(work, case, 0), retrained_job(work, case, 0)]
         made += [method_job(work, case, name, 0) for name in SAMPLES]
@@ -102,14 +102,14 @@ def assemble(work: Work) -> dict[str, Any]:
     """The table step by step with the paper's beside it."""
     every, also = cases(work), published_case(work)
     last = every[-1]
-    methods = ["original", "retrained", *SAMPLES]
+    methods, alone = (["original", "retrained", *ways] for ways in (CHAINED, SAMPLES))
     return {
         **head(work, NAME, [*every, *also], [prefix for case in [*every, *also] for prefix in rests_on(case, methods)]),
         "request": {"network": last.setting.name, "per class and step": work.scale.per_class, "steps": len(every)},
         "steps": [_step(work, case, number) for number, case in enumerate(every, start=1)],
         **attacked(work, methods),
         "how hard": how_hard(work, last),
-        "the paper's schedule": {one.setting.name: method_rows(work, one, methods) for one in also},
+        "the paper's schedule": {one.setting.name: method_rows(work, one, alone) for one in also},
     }
 
 
@@ -132,7 +132,7 @@ def _step(work: Work, case: Case, number: int) -> dict[str, Any]:
     methods = method_rows(work, case, ["original", "retrained"])
     outputs = {name: _stacked(work, case, name, "forget") for name in ("original", "retrained")}
     last = cases(work)[-1]
-    for method in SAMPLES:
+    for method in CHAINED:
         prefix = f"{last.setting.name}/{last.name}/{method}"
         seeds = [seed for seed in work.seeds_of(prefix) if seed < work.scale.seeds]
         steps = {seed: work.row(f"{prefix}/{seed}")["steps"] for seed in seeds}

@@ -15,7 +15,7 @@ import unweave
 
 ORDER = [
     {"starting"},
-    {"errors", "transfer", "protection", "label_shift"},
+    {"errors", "transfer", "protection", "label_shift", "memory"},
     {"files"},
     {"fused_kernel"},
     {"fused"},

@@ -133,10 +133,11 @@ def _with_kept_of_outputs(new: Document, old: Document) -> dict[str, Any]:
     """Attacks and entropies of before, where there are none of a request that is here."""
     requests, kept = dict(new["requests"]), list[str]()
     for number, request in new["requests"].items():
-        before = old["requests"].get(number, {}).get("entropy")
-        if before and not request["entropy"]:
-            requests[number] = {**request, "entropy": before}
-            kept.append(f"entropies of {number} classes")
+        for key, words in (("entropy", "entropies"), ("attacks", "attacks")):
+            before = old["requests"].get(number, {}).get(key)
+            if before and not request.get(key):
+                requests[number] = {**requests[number], key: before}
+                kept.append(f"{words} of {number} classes")
     takes_attacks = bool(old["attacks"]) and not new["attacks"]
     kept += ["attacks"] if takes_attacks else []
     if not kept:

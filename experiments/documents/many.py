@@ -30,7 +30,7 @@ from unweave.audit.ensemble import NEEDS
 from unweave.audit.klom import klom
 from unweave.audit.lira import ULiRA
 from unweave.audit.rmia import RMIA
-from unweave.audit.shadow_classifier import ShadowClassifier
+from unweave.audit.shadow_classifier import ShadowClassifier, Split
 
 TRAINED = ("original", "retrained")
 """What was only trained."""
@@ -129,8 +129,19 @@ class Attackers:
         """The paper's attack, fitted once."""
         if self._classifier is None:
             groups = self.outputs("original", self.full_seeds), self.outputs("retrained", self.retrained_seeds)
-            self._classifier = ShadowClassifier().fit(*groups, removed_classes=self.case.classes)
+            gone, tested = self.case.classes, self._tested_of_full()
+            self._classifier = ShadowClassifier().fit(*groups, removed_classes=gone, tested=tested)
         return self._classifier
+
+    def _tested_of_full(self) -> int | None:
+        """Full networks beyond as many as there are retrained ones are tested too, where methods were applied to them.
+
+        So with 14 and 12 it learns from six of each kind, is chosen by three, and has met no original of the five that
+        every method has. None: as many as the attack has of its own.
+        """
+        held = Split.of(len(self.retrained_seeds), "retrained").tested
+        more = min(len(self.full_seeds) - len(self.retrained_seeds), len(self.tried) - held)
+        return held + more if more > 0 else None
 
     def scored(self, outputs: Ensemble) -> Separation:
         """Some networks against the classifier's retrained test networks."""

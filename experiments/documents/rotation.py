@@ -53,14 +53,9 @@ def turns(full: Sequence[int], tried: Sequence[int], retrained: Sequence[int]) -
         tried: … of which methods were applied to these.
         retrained: seeds of those that never saw the forget set.
     """
-    blocks = _blocks(tried, _held(len(full), "full")), _blocks(retrained, _held(len(retrained), "retrained"))
+    held = Split.of(len(full), "full").tested, Split.of(len(retrained), "retrained").tested
+    blocks = _blocks(tried, held[0]), _blocks(retrained, held[1])
     return [Turn(_last(full, *one), _last(retrained, *other)) for one, other in product(*map(enumerate, blocks))]
-
-
-def _held(models: int, what: str) -> int:
-    """How many of so many networks the classifier is tested with."""
-    test = Split.of(models, what).test
-    return int(test.stop - test.start)
 
 
 def _blocks(seeds: Sequence[int], size: int) -> list[list[int]]:

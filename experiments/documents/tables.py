@@ -22,6 +22,7 @@ from experiments.documents.cells import (
 )
 from experiments.documents.distances import DISTANCE, NOTHING, distances, each_distance, times
 from experiments.documents.studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
+from experiments.trials import ALSO
 
 Document = Mapping[str, Any]
 
@@ -74,13 +75,17 @@ def table2(document: Document) -> str:
     parts = list[str]()
     for number, request in document["requests"].items():
         paper = document["paper"] if not parts else document["paper, 10 classes"]
-        attacks = document["attacks"] if not parts else {}
+        attacks = request.get("attacks", {}) if parts else document["attacks"]
         shown = _of_classes({**request, "attacks": attacks}, paper)
         if request["methods"]:
             sets = ("retained test", "retained")
             off = distances(request["methods"], paper["rows"], ("pgu", "paper", "odds"), sets)
             shown = f"{shown}\n\n{off}"
         parts.append(f"**{number} classes**\n\n{shown}")
+        if request.get("attacks"):
+            parts.append(networks_behind([request], []))
+        if request.get("tuning"):
+            parts.append(tuning(request["tuning"], request["methods"]))
     first: Document = next(iter(document["requests"].values()), {})
     tuned = tuning(document.get("tuning", {}), first.get("methods", {}))
     timed = [row for request in document["requests"].values() for row in with_seconds(request["methods"])]
@@ -91,7 +96,7 @@ def _of_classes(request: Document, paper: Document) -> str:
     """One number of classes: errors, seconds, entropies and what attackers found of each method."""
     rows = []
     for method, row in request["methods"].items():
-        known, errors = paper["rows"].get(method, {}), row["errors"]
+        known, errors = paper["rows"].get(ALSO.get(method, method), {}), row["errors"]
         first, *others = each_attack(request, method)
         rows.append(
             [
@@ -181,7 +186,10 @@ def _distances_by_step(document: Document) -> str:
         for number, step in enumerate(document["steps"])
         if {"original", "retrained"} <= set(step["methods"])
         for line in each_distance(
-            step["methods"], _papers_step(document, number), ("pgu", "match"), ("forgotten", "retained", "test")
+            step["methods"],
+            _papers_step(document, number),
+            ("pgu", "match", "match first"),
+            ("forgotten", "retained", "test"),
         )
     ]
     return "\n".join([f"{DISTANCE}:", "", *lines]) if lines else NOTHING

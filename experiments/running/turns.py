@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from experiments.running.jobs import Done, Job, ray_running, run_jobs, time_left
 from experiments.running.processes import side_by_side, told_by
 from experiments.running.provenance import made_by
@@ -22,6 +20,7 @@ from experiments.running.work import Work
 from experiments.settings import PAPER, Scale
 from experiments.trials import SCHEME
 from unweave.errors import ConfigError
+from unweave.memory import is_gpu_full
 
 Say = Callable[[str], None]
 
@@ -161,9 +160,12 @@ def cut_short(work: Work, jobs: Sequence[Job], options: Options, say: Say, *, qu
         if not quietly:
             say(f"Interrupted: {_kept(work, jobs, options)}; the same command goes on")
         raise SystemExit(130) from None
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_gpu_full(error):
+            raise
+        told = str(error).splitlines()[0].rstrip(".")
         say(
-            f"Out of GPU memory: {str(error).splitlines()[0]} {_kept(work, jobs, options)}. Free the GPU or train "
+            f"Out of GPU memory: {told}. {_kept(work, jobs, options)}. Free the GPU or train "
             "fewer networks at once (--together, --processes); the same command goes on"
         )
         raise SystemExit(1) from error

@@ -2,6 +2,9 @@
 
 The Grams go from step to step (``result.grams``); nothing of the training set is seen again. A chain is one job: its
 Grams are too large to keep between jobs, and its steps take seconds.
+
+A chain goes on with the network of the step before alone, as the authors' does, but for ``match first``: that is
+``match`` with ``unweave.forget(…, first=)``, the original network, from the second step on, which the README advises.
 """
 
 from __future__ import annotations
@@ -18,7 +21,12 @@ import unweave
 from experiments.running.training_sets import FULL
 from experiments.running.work import Work
 from experiments.settings import Case, Setting, step_alone
-from experiments.ways.methods import capped, pgu_config, pgu_story
+from experiments.ways.methods import SAMPLES, capped, pgu_config, pgu_story
+
+WITH_FIRST = "match first"
+"""The way that is told the original network."""
+CHAINED = (*SAMPLES, WITH_FIRST)
+"""The ways whose chains are compared: those for samples, and the one that only a chain tells from another."""
 
 
 @dataclass(frozen=True)
@@ -40,15 +48,17 @@ def chain(work: Work, setting: Setting, per_class: int, steps: int, method: str,
     config, stride = pgu_config(method, first)
     config = capped(work, config)
     grams, _ = work.grams(setting, seed, stride=stride)
-    net = work.network(setting, FULL, seed)
+    net = original = work.network(setting, FULL, seed)
     data = work.data(setting)
     available = int(data.train.y.bincount().min()) // per_class
     for number in range(1, min(steps, available) + 1):
-        request = step_alone(setting, per_class, number)
-        forget = data.train.where(request.chosen(data.train.y))
+        asked = step_alone(setting, per_class, number)
+        forget = data.train.where(asked.chosen(data.train.y))
         loaders = forget.batches(), data.val.batches()
-        result, seconds = work.timed(partial(unweave.forget, net, loaders[0], grams, loaders[1], config))
+        told = original if method == WITH_FIRST and number > 1 else None
+        request = partial(unweave.forget, net, loaders[0], grams, loaders[1], config, first=told)
+        result, seconds = work.timed(request)
         net, grams = result.model, result.grams
-        yield Step(number, request, net, seconds, pgu_story(result))
+        yield Step(number, asked, net, seconds, pgu_story(result))
         if work.device.type == "cuda":
             torch.cuda.empty_cache()

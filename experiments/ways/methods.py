@@ -1,16 +1,18 @@
 """The ways to forget that the tables compare, each called on the same request.
 
-| name  | what                                                                                                     |
-|-------|----------------------------------------------------------------------------------------------------------|
-| pgu   | the authors' settings as their code has them (``ForgetConfig.paper``), strided layers read at every pixel |
-| paper | the paper's loss with this project's step, target and landing                                            |
-| match | this project's default for samples and for wrong labels                                                  |
-| solved | samples matched in a few solved steps                                                                   |
-| ours  | what the network says where classes are no choice is matched; the odds among the others are not held      |
-| soft  | the same with soft protection                                                                            |
-| odds  | the odds held too: this project's default for classes                                                    |
-| both  | that with soft protection                                                                                |
-| …     | every other name is one of ``unweave.baselines.BASELINES``, with the settings that tuning chose           |
+| name        | what                                                                                                   |
+|-------------|--------------------------------------------------------------------------------------------------------|
+| pgu         | the authors' settings as their code has them (``ForgetConfig.paper``), strides read as 1               |
+| paper       | the paper's loss with this project's step, target and landing                                          |
+| match       | this project's default for samples and for wrong labels                                                |
+| match first | the same in a chain of requests that is told the original network (``chains``)                         |
+| match soft  | match with soft protection                                                                             |
+| solved      | samples matched in a few solved steps                                                                  |
+| ours        | what the network says where classes are no choice is matched; the odds among the others are not held   |
+| soft        | the same with soft protection                                                                          |
+| odds        | the odds held too: this project's default for classes                                                  |
+| both        | that with soft protection                                                                              |
+| …           | every other name is a baseline (``trials.baseline_of``) with the settings that tuning chose            |
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ from experiments.running.training_sets import FULL
 from experiments.running.work import Work, in_all
 from experiments.settings import Case
 from experiments.training.loaders import Shuffled
+from experiments.trials import baseline_of
 from experiments.ways.last_layers import by_last_layers
 from experiments.ways.outcome import Outcome
 from experiments.ways.sharded import by_shards
-from unweave.baselines import BASELINES
 from unweave.baselines.importances import importances
 from unweave.baselines.ntk import linearise
 
@@ -39,12 +41,20 @@ TITLES = {
     "pgu": "PGU, the authors' settings",
     "paper": "unweave, the paper's loss",
     "match": "unweave, `match`",
+    "match first": "unweave, `match`, `first=`",
+    "match soft": "unweave, `match`, soft protection",
     "solved": "unweave, `match` solved",
     "ours": "unweave, odds not held",
     "soft": "unweave, soft protection, odds not held",
     "odds": "unweave",
     "both": "unweave, soft protection",
 }
+OTHERWISE = {
+    "scrub frozen": "SCRUB, frozen norm",
+    "scrub of classes": "SCRUB, as for classes",
+    "salun frozen": "SalUn, frozen norm",
+}
+"""Titles of baselines with other fixed settings than their own."""
 SAMPLES = ("pgu", "paper", "match")
 CLASSES = ("pgu", "paper", "ours", "soft", "odds", "both")
 FORGET_BATCH, RETAIN_BATCH = 128, 256
@@ -54,7 +64,7 @@ SAMPLES_AT_ONCE = 256
 
 def title_of(name: str) -> str:
     """As it stands in a table."""
-    return TITLES.get(name) or BASELINES[name].title
+    return TITLES.get(name) or OTHERWISE.get(name) or baseline_of(name).title
 
 
 def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
@@ -66,7 +76,7 @@ def pgu_config(name: str, case: Case) -> tuple[unweave.ForgetConfig, str]:
         return preset, "one" if case.setting.strided else "layer"
     if name == "paper":
         return unweave.ForgetConfig(task=case.task, objective="paper"), "layer"
-    changes: dict[str, Any] = {"protect": "soft"} if name in ("soft", "both") else {}
+    changes: dict[str, Any] = {"protect": "soft"} if name in ("match soft", "soft", "both") else {}
     changes |= {"way": "solve"} if name == "solved" else {}
     changes |= {"odds": 0.0} if name in ("ours", "soft") else {}
     return unweave.ForgetConfig(task=case.task, **changes), "layer"
@@ -125,7 +135,7 @@ def pgu_story(result: unweave.ForgetResult) -> dict[str, Any]:
 
 def by_baseline(work: Work, case: Case, name: str, seed: int, settings: dict[str, Any]) -> Outcome:
     """One of the other methods, with the data it asks for; those that train do it in bfloat16 on a GPU."""
-    method = BASELINES[name]
+    method = baseline_of(name)
     config = fitted_to(work, method.config(**settings))
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
     forget = Shuffled(parts.forget, FORGET_BATCH, seed=seed)

@@ -22,6 +22,7 @@ from experiments.settings import Case
 from experiments.trials import KNOBS, SCHEME
 from experiments.ways.methods import TITLES, forget_by
 from experiments.ways.tuning import chosen_settings, trial_names, trials_of
+from unweave.audit.shadow_classifier import FEWEST, Split
 
 Result = tuple[dict[str, Any], dict[str, np.ndarray]]
 
@@ -71,11 +72,23 @@ def _by_method(work: Work, case: Case, method: str, seed: int) -> Result:
     return described(work, case, outcome.net, outcome.seconds, {**outcome.story, **tried})
 
 
-def variant_job(work: Work, case: Case, name: str, method: str, seed: int, settings: dict[str, Any]) -> Job:
-    """A method with some settings changed, kept under a name of its own."""
+def variant_job(
+    work: Work,
+    case: Case,
+    name: str,
+    method: str,
+    seed: int,
+    settings: dict[str, Any],
+    also: dict[str, Any] | None = None,
+) -> Job:
+    """A method with some settings changed, kept under a name of its own.
+
+    ``also``: settings that its outcome is not told by, because they were the default when the first outcomes were made:
+    those stay valid, and newer ones do not change with the default.
+    """
 
     def run() -> Result:
-        outcome = forget_by(work, case, method, seed, settings)
+        outcome = forget_by(work, case, method, seed, {**settings, **(also or {})})
         return described(work, case, outcome.net, outcome.seconds, outcome.story)
 
     return job(case, name, seed, run, changed=settings)
@@ -96,3 +109,17 @@ def both_kinds(work: Work, case: Case, seeds: Sequence[int]) -> list[Job]:
     work.expect(case.setting, FULL, extra)
     work.expect(case.setting, retained(case), [RETRAINED_SEEDS + seed for seed in extra])
     return [make(work, case, seed) for seed in seeds for make in (original_job, retrained_job)]
+
+
+def attack_networks(work: Work, case: Case) -> list[Job]:
+    """Networks for the attacks beside the table's own, where fewer are trained than for table 1.
+
+    Of full ones there are some more than of retrained ones: as many as it takes for the classifier to be asked about
+    the unlearned networks of all the table's seeds, and to learn from originals of none of them.
+    """
+    seeds, models = work.scale.seeds, max(work.scale.seeds, work.scale.fewer_models)
+    made = both_kinds(work, case, range(seeds, models))
+    asked_about = Split.of(models, "full").tested if models >= FEWEST else seeds
+    more = range(models, models + max(0, seeds - asked_about))
+    work.expect(case.setting, FULL, more)
+    return made + [original_job(work, case, seed) for seed in more]

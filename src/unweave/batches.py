@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from unweave.errors import DataError, ModelError
+from unweave.memory import is_gpu_full
 
 Inputs = Any
 """A tensor, or a tuple, list or dict of tensors."""
@@ -287,9 +288,9 @@ def run(model: nn.Module, inputs: Inputs) -> Tensor:
             output = model(*inputs)
         else:
             output = model(inputs)
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, TypeError) as error:
+        if is_gpu_full(error):
+            raise
         given = ", ".join(f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)}" for t in tensors_of(inputs))
         called = {True: "model(**inputs)", False: "model(*inputs)"}[isinstance(inputs, Mapping)]
         called = "model(inputs)" if isinstance(inputs, Tensor) else called

@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from unweave.batches import Inputs, Loader, checked, logits_in, map_tensors
 from unweave.conv_products import convolutions_as_products
 from unweave.errors import ModelError
+from unweave.memory import is_gpu_full
 from unweave.samples import Samples
 
 
@@ -60,9 +61,9 @@ def sample_gradients(
         # The fused kernels of attention have no rule for vmap, the plain one has.
         with sdpa_kernel(SDPBackend.MATH), _fit_for_vmap(net, cotangents.device):
             rows: dict[str, Tensor] = vmap(grad(pulled), in_dims=(None, 0, 0))(fixed, inputs, cotangents)
-    except torch.OutOfMemoryError:
-        raise
     except (RuntimeError, ValueError) as error:
+        if is_gpu_full(error):
+            raise
         raise ModelError(
             f"Gradients of many samples at once need torch.func.vmap, which {type(net).__name__} does not allow "
             f"({str(error)[:150]} …). Set batched=False in the settings: one sample at a time, slower."

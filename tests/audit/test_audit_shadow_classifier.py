@@ -42,6 +42,21 @@ def test_models_are_split_as_in_the_paper_but_never_one_where_there_are_nine(
     assert sum(map(len, parts)) == models
 
 
+@pytest.mark.parametrize("models, tested, sizes", [(14, 5, (6, 3, 5)), (12, 3, (6, 3, 3)), (50, 1, (44, 5, 1))])
+def test_those_to_test_may_be_named_and_stay_the_last(models: int, tested: int, sizes: tuple[int, int, int]) -> None:
+    split = Split.of(models, "full", tested)
+    parts = [list(range(models)[part]) for part in (split.train, split.validation, split.test)]
+    assert tuple(map(len, parts)) == sizes
+    assert [model for part in parts for model in part] == list(range(models))
+    assert split.tested == tested
+
+
+@pytest.mark.parametrize("tested", [0, 9, 12])
+def test_so_many_to_test_that_none_is_left_to_learn_from_are_refused(tested: int) -> None:
+    with pytest.raises(DataError, match=rf"{tested} of 12 full models .* Supported: 1 to 8\.$"):
+        Split.of(12, "full", tested)
+
+
 def test_members_score_higher(fitted: ShadowClassifier) -> None:
     full, retrained = fitted.held_out(ensemble(20, 2.0, 1), ensemble(20, 0.0, 2))
     assert len(full) == len(retrained) == 3

@@ -70,7 +70,8 @@ def test_eigen_measures_what_each_way_is_off_by(results: dict[str, Any]) -> None
 def test_training_counts_a_recipes_epochs_from_a_few(results: dict[str, Any]) -> None:
     row = results["bench-training-cpu-quick.json"]["recipes"]["quick"]
     assert row["epochs"] == RECIPES["quick"].epochs
-    for way in (row, row["plain"]):
+    assert list(row["several"]["ways"]) == ["streams", "grouped", "vmapped"]
+    for way in (row, row["plain"], *row["several"]["ways"].values()):
         assert way["all epochs"] == pytest.approx(row["epochs"] * way["an epoch"]["median"])
 
 
@@ -88,6 +89,7 @@ def test_training_takes_out_what_starts_it(
     for way in ("train_recipe", "train_plainly"):
         monkeypatch.setattr(training, way, lambda recipe, *_: recipe.epochs)
     monkeypatch.setattr(training, "timed", timed)
+    monkeypatch.setattr(training, "SEVERAL", ())
     document = training.run(Options(quick=True, slow_repeats=len(spent) // 2))
     row, shown = document["recipes"]["quick"], training.table(document)
     assert ran == 2 * [1, *[1, 4] * (len(spent) // 2)]

@@ -17,7 +17,7 @@ from experiments.running.jobs import Job, run_jobs
 from experiments.running.work import Work
 from experiments.settings import SMOKE, samples_of_class_0
 from unweave.audit import Ensemble
-from unweave.audit.shadow_classifier import ShadowClassifier
+from unweave.audit.shadow_classifier import ShadowClassifier, Split
 
 CASE = samples_of_class_0(SMOKE)
 SAMPLES, CLASSES = 60, 10
@@ -132,6 +132,24 @@ def test_the_classifier_learns_from_no_network_that_a_method_was_applied_to(work
     attackers = Attackers(work, CASE)
     assert attackers.full_seeds[-SMOKE.seeds :] == list(range(SMOKE.seeds))
     assert set(range(SMOKE.seeds)) <= set(attackers.tested())
+
+
+def test_with_more_full_networks_than_retrained_all_the_tables_seeds_are_on_trial(work: Work, tmp_path: Path) -> None:
+    """Five unlearned networks, and a classifier that has met the original of none of them in any role."""
+    shutil.copytree(work.rows, tmp_path / "rows")
+    for seed in (8, 9):
+        (tmp_path / "rows" / CASE.setting.name / CASE.name / "retrained" / f"{seed}.json").unlink()
+    wider = Work(tmp_path, replace(SMOKE, seeds=4), torch.device("cpu"))
+    attackers = Attackers(wider, CASE, ["good", "bad"])
+    split = attackers.classifier().splits["full"]
+    assert attackers.full_seeds == [*range(4, 10), 0, 1, 2, 3]
+    assert (split.train, split.validation, split.test) == (slice(3), slice(3, 6), slice(6, 10))
+    found = attackers.about("bad", only=("xgboost",))["xgboost"]
+    assert found["rests on"] == {"full": 10, "retrained": 8, "on trial": 4}
+    assert found["models"] == [4, 2]
+    assert attackers.about("original", only=("xgboost",))["xgboost"]["rests on"]["on trial"] == 4
+    few = Attackers(Work(tmp_path, replace(SMOKE, seeds=2), torch.device("cpu")), CASE, ["good", "bad"])
+    assert few.classifier().splits["full"] == Split.of(10, "full"), "where as many are tested as methods have, or more"
 
 
 def test_the_network_that_most_methods_were_applied_to_is_on_trial(work: Work, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import copy
 import json
 import re
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 import unweave
-from experiments import class_smallvgg, data, table1, table3
+from experiments import class_smallvgg, data, table1, table2, table3
 from experiments.data import Labelled
 from experiments.documents import studies
 from experiments.documents.many import rounded, thinned
@@ -26,6 +27,7 @@ from experiments.epochs import SCHEDULED, settings_for
 from experiments.incremental_long import dropped_after
 from experiments.layers import ends_of
 from experiments.pages import ROOT, page, with_summary
+from experiments.reproduce import options_of
 from experiments.running import readout
 from experiments.running.jobs import Job
 from experiments.running.readout import KEPT, compact, every_nth, glance, read_out
@@ -38,12 +40,14 @@ from experiments.settings import SMOKE, Case, first_classes, samples_of_class_0,
 from experiments.training.fast import Learning, Recipe, train_end
 from experiments.training.loaders import Shuffled
 from experiments.ways import last_layers, methods
+from experiments.ways.requests import attack_networks
 from experiments.ways.tuning import score
 from unweave.baselines.importances import Importances, importances
 from unweave.baselines.last_layers import moving_modules
 from unweave.baselines.ntk import Linearised, linearise
 from unweave.cli import reproduce as command
 from unweave.cli.main import main
+from unweave.cli.reproduce import add_options
 from unweave.errors import ConfigError, StoreError
 from unweave.rest import fingerprint
 
@@ -394,3 +398,23 @@ def test_how_hard_a_steps_samples_are_is_told_of_those_samples(
     monkeypatch.setattr(Work, "arrays", lambda self, name: arrays)
     found = [(each["mean"], len(each["values"])) for each in table3.how_hard(work, last)]
     assert found == [(100.0 * (number == hard), 2) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("words", "full", "retrained"),
+    [([], 14, 12), (["--models", "20"], 22, 20), (["--models", "50"], 50, 50), (["--seeds", "3"], 12, 12)],
+)
+def test_the_attacks_have_as_many_networks_as_are_asked_for(words: list[str], full: int, retrained: int) -> None:
+    """And of full ones so many more that every seed's unlearned network can be on trial."""
+    parser = argparse.ArgumentParser()
+    add_options(parser)
+    work = Work(Path("unused"), options_of(parser.parse_args(words)).scale, torch.device("cpu"))
+    for made, case in ((table2.jobs(work), "first-5-classes"), (table3.jobs(work), "first-400-a-class")):
+        names = [job.name.split("/")[1:] for job in made]
+        seeds = {kind: sorted(int(n[2]) for n in names if n[:2] == [case, kind]) for kind in ("original", "retrained")}
+        assert seeds == {"original": list(range(full)), "retrained": list(range(retrained))}
+
+
+def test_two_networks_a_kind_are_no_attack_and_no_error() -> None:
+    work = Work(Path("unused"), replace(FULL_SIZE, seeds=2, fewer_models=2), torch.device("cpu"))
+    assert attack_networks(work, samples_of_class_0(FULL_SIZE)) == []

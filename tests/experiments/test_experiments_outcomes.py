@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import tarfile
 from collections.abc import Callable
@@ -31,6 +32,8 @@ from experiments.documents.along_chains import AfterStep
 from experiments.documents.keeping import OF_OUTPUTS, PARTS, with_kept
 from experiments.documents.many import Attackers
 from experiments.documents.summary import attacks_by
+from experiments.reproduce import EXPERIMENTS
+from experiments.running.jobs import digest
 from experiments.running.work import Work
 from experiments.settings import PAPER, Case
 from experiments.ways.methods import SAMPLES
@@ -109,6 +112,30 @@ def _attacks_of(document: dict[str, Any], _work: Work, case: Case, *_: object, *
         return found or document["attacks"]
     told: dict[str, Any] = document.get("attacks in turns") or document["more networks"]["attacks"]
     return told
+
+
+NO_JOB_ANY_MORE = {
+    "smallvgg-cifar10/first-100-a-class/pgu epochs=1/0",
+    *(f"resnet18-tinyimagenet/first-5-classes/scrub/{seed}" for seed in range(5)),
+    *(f"resnet18-tinyimagenet/first-5-classes/search/scrub-{number}" for number in range(6)),
+}
+"""The network after the epoch that takes no step is the original; SCRUB of classes has other settings since."""
+
+
+@pytest.mark.parametrize("archive", sorted({name for archives, _ in MADE_OF for name in archives}))
+def test_a_run_goes_on_from_the_committed_outcomes(archive: str, unpacked: Callable[[tuple[str, ...]], Work]) -> None:
+    work = unpacked((archive,))
+    jobs = {job.name: job for path in EXPERIMENTS.values() for job in importlib.import_module(path).jobs(work)}
+    kept = set(work.names())
+    assert kept - set(jobs) <= NO_JOB_ANY_MORE
+    other = [name for name in kept & set(jobs) if _digest_of(work, name) != digest(jobs[name].settings)]
+    assert not other, "their settings are others than the job's, so that a run would refuse them"
+    assert not [name for name in kept if work.of_another_tuning(name)], "a run would set them aside"
+
+
+def _digest_of(work: Work, name: str) -> str:
+    found: str = json.loads((work.rows / f"{name}.json").read_text())["digest"]
+    return found
 
 
 @pytest.mark.parametrize(

@@ -20,11 +20,11 @@ from experiments.search import TOLERANCE, Knob, Tried, lowest, towards, verdict_
 from experiments.settings import PAPER as FULL_SIZE
 from experiments.settings import Case, Scale, samples_of_class_0
 from experiments.table1 import UNTUNED, baselines
-from experiments.trials import KNOBS, SCHEME
+from experiments.trials import ALSO, KNOBS, SCHEME, baseline_of
 from experiments.ways import tuning
+from experiments.ways.methods import title_of
 from experiments.ways.outcome import Outcome, all_finite
 from experiments.ways.tuning import best_of, chosen_settings, rows_of, trials_of, tuning_jobs
-from unweave.baselines import BASELINES
 from unweave.errors import ConfigError, MismatchError
 
 TARGET = 8.2
@@ -193,7 +193,7 @@ def test_the_lowest_score_at_a_bound_or_in_ruins() -> None:
 
 @pytest.mark.parametrize("method", [name for name in KNOBS if name != "eu_k"])  # whose knob is its recipe's pace
 def test_every_knob_is_a_setting_of_its_method_within_its_bounds(method: str) -> None:
-    knob, kind = KNOBS[method], BASELINES[method].config
+    knob, kind = KNOBS[method], baseline_of(method).config
     for value in (knob.low, knob.start, knob.high):
         assert getattr(kind(**knob.settings(value)), knob.name) == pytest.approx(1 - value if knob.from_one else value)
     own = getattr(kind(), knob.name)
@@ -201,6 +201,16 @@ def test_every_knob_is_a_setting_of_its_method_within_its_bounds(method: str) ->
     for name, ratio in knob.along.items():
         assert getattr(kind(), name) == pytest.approx(ratio * knob.start), "moves along from the authors' value too"
     assert json.loads(json.dumps(knob.described()))["name"] == knob.name
+
+
+def test_a_method_with_other_fixed_settings_is_searched_from_the_same_value_under_a_name_of_its_own() -> None:
+    for name, other in ALSO.items():
+        own, theirs = (KNOBS[method].settings(0.01) for method in (name, other))
+        assert own == {**theirs, **KNOBS[name].fixed} != theirs
+        assert baseline_of(name) is baseline_of(other)
+        assert title_of(name) != title_of(other)
+        assert KNOBS[name].start == KNOBS[other].start
+    assert KNOBS["scrub frozen"].fixed == KNOBS["salun frozen"].fixed == {"norm": "frozen"}
 
 
 def test_eu_k_begins_at_the_pace_of_the_networks_recipe() -> None:

@@ -69,13 +69,29 @@ def test_only_jobs_that_were_asked_for_are_counted(run: Run) -> None:
     assert run("--stage", "run", "--jobs", "*/pgu/*")[1].endswith(INTERRUPTED.format("1 of 2", run.out))
 
 
-def test_out_of_gpu_memory_counts_all_jobs_too(run: Run) -> None:
-    run.failing[NAMES[3]] = torch.OutOfMemoryError("Tried to allocate 9 GiB.\nmore")
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("Tried to allocate 9 GiB.\nmore"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    ],
+    ids=["allocator", "cublas", "cudnn"],
+)
+def test_out_of_gpu_memory_counts_all_jobs_too(run: Run, error: RuntimeError) -> None:
+    run.failing[NAMES[3]] = error
     code, out, _ = run("--stage", "run")
     assert code == 1
-    last = out.splitlines()[-1]
-    assert last.startswith(f"Out of GPU memory: Tried to allocate 9 GiB. 3 of 4 jobs are kept in {run.out}. Free ")
+    last, told = out.splitlines()[-1], str(error).splitlines()[0].rstrip(".")
+    assert last.startswith(f"Out of GPU memory: {told}. 3 of 4 jobs are kept in {run.out}. Free ")
     assert last.endswith("(--together, --processes); the same command goes on")
+
+
+def test_another_error_of_a_library_is_not_taken_for_a_full_gpu(run: Run) -> None:
+    run.failing[NAMES[3]] = RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")
+    with pytest.raises(RuntimeError, match="INTERNAL_ERROR") as raised:
+        run("--stage", "run")
+    assert raised.value.__notes__ == ["in job 1; the jobs before it are kept"]
 
 
 def test_trainings_that_go_on_where_they_were_are_counted(run: Run) -> None:

@@ -64,11 +64,20 @@ class Split:
     validation: slice
     test: slice
 
+    @property
+    def tested(self) -> int:
+        """How many models test."""
+        return int(self.test.stop - self.test.start)
+
     @classmethod
-    def of(cls, models: int, what: str) -> Split:
+    def of(cls, models: int, what: str, tested: int | None = None) -> Split:
         """40/5/5 of 50, in proportion of another number, but for validation and test three each where nine are there.
 
-        A single test model has no spread that an interval could show.
+        A single test model has no spread that an interval could show. With ``tested``, so many of them are the last
+        ones, and those to train on as many fewer.
+
+        Raises:
+            DataError: too few models to have one for every use.
         """
         if models < FEWEST:
             raise DataError(
@@ -76,7 +85,13 @@ class Split:
                 "choose settings by and one to test."
             )
         held = max(min(3, models // 3), round(models / 10))
-        return cls(slice(models - 2 * held), slice(models - 2 * held, models - held), slice(models - held, models))
+        test = models - (held if tested is None else tested)
+        if tested is not None and not held < test < models:
+            raise DataError(
+                f"{tested} of {models} {what} models to test leave none to learn from beside the {held} to choose "
+                f"settings by. Supported: 1 to {models - held - 1}."
+            )
+        return cls(slice(test - held), slice(test - held, test), slice(test, models))
 
 
 class ShadowClassifier:
@@ -97,20 +112,26 @@ class ShadowClassifier:
     def __init__(self, *, seed: int = 0) -> None:
         self.seed = seed
 
-    def fit(self, full: Ensemble, retrained: Ensemble, *, removed_classes: Iterable[int] = ()) -> ShadowClassifier:
+    def fit(
+        self, full: Ensemble, retrained: Ensemble, *, removed_classes: Iterable[int] = (), tested: int | None = None
+    ) -> ShadowClassifier:
         """Learn to tell the two kinds of models apart, on the forget set.
 
         Args:
             full: models trained on everything.
             retrained: models trained on the retained data alone.
             removed_classes: the classes that were forgotten as a whole; empty when samples were.
+            tested: how many of the full models are test models, in place of :meth:`Split.of`'s own number: as many as
+                there are unlearned models to ask about, of originals that the classifier has not met.
 
         Raises:
-            DataError: fewer than three models of a kind, other samples, or no class left. ConfigError: no XGBoost.
+            DataError: fewer than three models of a kind, other samples, or no class left; or too few full models for
+                so many to test. ConfigError: no XGBoost.
         """
         library = _library()
         same_samples(full=full, retrained=retrained)
-        self.splits = {"full": Split.of(len(full), "full"), "retrained": Split.of(len(retrained), "retrained")}
+        own = Split.of(len(full), "full", tested)
+        self.splits = {"full": own, "retrained": Split.of(len(retrained), "retrained")}
         self._of = full
         self._kept = _kept(full.classes, removed_classes)
         parts = (full, self.splits["full"]), (retrained, self.splits["retrained"])

@@ -1,0 +1,79 @@
+"""Requests in a row: what a chain hands from step to step, and which way is told the original network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import unweave
+from experiments import incremental_long, table3
+from experiments.running.training_sets import FULL
+from experiments.running.work import Work
+from experiments.settings import QUICK, SMOKE, step_alone
+from experiments.ways.chains import CHAINED, WITH_FIRST, chain
+from unweave.rest import fingerprint
+
+STEPS = 3
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
+    return Work(tmp_path_factory.mktemp("work"), SMOKE, torch.device("cpu"))
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str | None]]:
+    """For each request the network that it changes, and the one that it is told of as first."""
+    found = list[tuple[str, str | None]]()
+    forget = unweave.forget
+
+    def watched(net: nn.Module, *given: Any, first: nn.Module | None = None) -> unweave.ForgetResult:
+        found.append((fingerprint(net), None if first is None else fingerprint(first)))
+        return forget(net, *given, first=first)
+
+    monkeypatch.setattr(unweave, "forget", watched)
+    return found
+
+
+@pytest.mark.parametrize("method", CHAINED)
+def test_one_way_is_told_the_original_network_from_its_second_request_on(
+    work: Work, told: list[tuple[str, str | None]], method: str
+) -> None:
+    setting = SMOKE.smallvgg
+    ended = [fingerprint(step.net) for step in chain(work, setting, SMOKE.per_class, STEPS, method, 0)]
+    original = fingerprint(work.network(setting, FULL, 0))
+    assert [given for given, _ in told] == [original, *ended[:-1]], "each goes on with what the one before left"
+    first = original if method == WITH_FIRST else None
+    assert [given for _, given in told] == [None, first, first]
+
+
+def test_with_the_original_network_the_sums_lose_what_was_added(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What is taken out at the second step is what the original network saw, to rounding."""
+    work, results, forget = Work(tmp_path, QUICK, torch.device("cpu")), list[unweave.ForgetResult](), unweave.forget
+    setting, data = QUICK.smallvgg, work.data(QUICK.smallvgg)
+    whole, original = work.grams(setting, 0)[0], work.network(setting, FULL, 0)
+    gone = torch.cat([step_alone(setting, QUICK.per_class, number).chosen(data.train.y) for number in (1, 2)])
+    aim = whole - unweave.fit(original, data.train.where(gone).batches())
+    name, apart = aim.names[-1], dict[str, float]()
+    monkeypatch.setattr(unweave, "forget", lambda *a, **k: results.append(forget(*a, **k)) or results[-1])
+    for method in ("match", WITH_FIRST):
+        assert len({fingerprint(step.net) for step in chain(work, setting, QUICK.per_class, 2, method, 0)}) == 2
+        apart[method] = float((results[-1].grams[name] - aim[name]).norm() / aim[name].norm())
+    assert apart[WITH_FIRST] < 1e-6 < apart["match"]
+
+
+def test_both_experiments_ask_for_it_and_what_was_there_keeps_its_name() -> None:
+    names = [
+        job.name
+        for module in (table3, incremental_long)
+        for job in module.jobs(Work(Path("unused"), SMOKE, torch.device("cpu")))
+    ]
+    last = f"first-{SMOKE.per_class * SMOKE.steps}-a-class"
+    for folder in (f"quick-smallvgg/{last}", "quick-allcnn/long-run-of-10-a-class"):
+        assert {f"{folder}/{method}/0" for method in ("pgu", "match", "match first")} <= set(names)
