@@ -3,7 +3,8 @@
     unweave reproduce attacks --data FOLDER [--seeds 5] [--models 50]
 
 Every method of table 1 under U-LiRA, RMIA, KLoM and the paper's own attack, for as many networks each; this project's
-ways once more for all that table 1 has of them, each from its own original, with the paper's attack in turns. Then
+ways once more for all that table 1 has of them, each from its own original, with the paper's attack in turns, and how
+their margins differ from those of retrained networks. Then
 ``match`` and ``paper`` with one thing changed at a time: what is the projection worth, soft or hard, the share that is
 protected, which layers move, the entropy, the stop rule?
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 from typing import Any
 
 from experiments import table1
+from experiments.documents.many import Attackers
+from experiments.documents.margins import beside_retraining
 from experiments.documents.summary import attacks, head, method_rows, rests_on
 from experiments.running.jobs import Job
 from experiments.running.work import Work
@@ -70,6 +73,7 @@ def assemble(work: Work) -> dict[str, Any]:
         "more networks": {
             "methods": method_rows(work, case, ours, every=True),
             "attacks": attacks(work, case, ours, every=True),
+            "margins": beside_retraining(Attackers(work, case, ours, every=True)),
         },
     }
 

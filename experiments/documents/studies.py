@@ -134,6 +134,7 @@ def attacks(document: Document) -> str:
         "With all unlearned networks there are, the classifier in turns, fitted anew on others than it is asked about:",
         table(columns, _attacked(more)),
         basis(more),
+        *_margins(more),
     ]
     return "\n\n".join(
         [
@@ -145,6 +146,31 @@ def attacks(document: Document) -> str:
             origin(document),
         ]
     )
+
+
+def _margins(more: Document) -> list[str]:
+    """How margins of forgotten samples differ from retrained networks'; nothing where there are too few networks."""
+    found = more["margins"]
+    if not found:
+        return []
+    rows = [
+        [
+            more["methods"][method]["title"],
+            str(one["networks"]),
+            *(f"{one[key] + 0.0:+.2f}" for key in ("higher", "higher, hardest quarter")),
+            *(f"{one[key]:.2f}" for key in ("spread", "agreement", "truth")),
+        ]
+        for method, one in found.items()
+    ]
+    words = (
+        "Margins on the forget set beside those of retrained networks: how much higher they are, how much a sample's "
+        "changes from network to network (in units of retraining's), and, by Spearman's correlation, how far two "
+        "networks agree on who is hard, and how far one agrees with the mean of retrained networks:"
+    )
+    return [
+        words,
+        table(["method", "networks", "higher", "on the hardest quarter", "spread", "agreement", "truth"], rows),
+    ]
 
 
 def _attacked(document: Document) -> list[list[str]]:

@@ -12,6 +12,7 @@ import torch
 
 from experiments.documents import many
 from experiments.documents.many import Attackers
+from experiments.documents.margins import beside_retraining
 from experiments.documents.summary import attacks, entropies, method_rows
 from experiments.running.jobs import Job, run_jobs
 from experiments.running.work import Work
@@ -192,3 +193,22 @@ def test_attacks_are_about_as_many_networks_of_every_method_unless_all_are_asked
         assert [found[m]["u-lira"]["rests on"]["on trial"] for m in methods[:2]] == behind
         assert [found[m]["rmia"]["rests on"]["on trial"] for m in methods[:2]] == behind
         assert found["retrained"]["u-lira"]["rests on"] == {"retrained": 5, "on trial": 5}
+
+
+def test_margins_of_all_networks_are_told_beside_retraining(work: Work) -> None:
+    attackers = Attackers(work, CASE, ["original", "retrained", "good", "bad"], every=True)
+    found = beside_retraining(attackers)
+    assert {method: one["networks"] for method, one in found.items()} == dict.fromkeys(attackers.methods, 10)
+    retrained = np.stack([margin(attackers.read("retrained", seed)["forget"]) for seed in range(10)]).mean(0)
+    bad = np.stack([margin(attackers.read("bad", seed)["forget"]) for seed in range(10)]).mean(0)
+    assert found["bad"]["higher"] == pytest.approx((bad - retrained).mean(), abs=1e-4)
+    hardest = np.argsort(retrained)[: SAMPLES // 4]
+    assert found["bad"]["higher, hardest quarter"] == pytest.approx((bad - retrained)[hardest].mean(), abs=1e-4)
+    assert abs(found["good"]["higher"]) < 0.3 < 1.5 < found["bad"]["higher"]
+    assert found["retrained"]["higher"] == 0.0
+    assert found["retrained"]["spread"] == 1.0
+
+
+def margin(logits: np.ndarray) -> np.ndarray:
+    """Of label 0."""
+    return logits[:, 0] - np.log(np.exp(logits[:, 1:].astype(np.float64)).sum(1))
