@@ -24,7 +24,7 @@ import torch
 from benchmarks.options import DEMO, Document, Options, document
 from benchmarks.plain_training import train_plainly
 from benchmarks.several import TOGETHER, WAYS
-from benchmarks.timing import summed_up, timed
+from benchmarks.timing import OverTimeError, summed_up, timed
 from experiments.data import Labelled
 from experiments.training.fast import train_recipe
 from experiments.training.recipes import RECIPES, Recipe
@@ -45,6 +45,8 @@ def run(options: Options) -> Document:
         print(f"{recipe.name} …", flush=True)
         recipes[recipe.name] = _timed(recipe, options)
         options.keep(document("training", options, began, recipes=recipes))
+        recipes[recipe.name] |= _together(recipe, options)
+        options.keep(document("training", options, began, recipes=recipes))
     return document("training", options, began, recipes=recipes)
 
 
@@ -57,28 +59,39 @@ def recipes_for(options: Options) -> list[Recipe]:
 def _timed(recipe: Recipe, options: Options) -> dict[str, Any]:
     data = noise_for(recipe, options)
     told = {"pixels": "noise", "images": len(data), **recipe.settings()}
-    row = told | _by(train_recipe, recipe, data, options) | {"plain": _by(train_plainly, recipe, data, options)}
-    if recipe.name in SEVERAL:
-        row |= {"several": {"networks": TOGETHER, "ways": {way: _at_once(way, recipe, data, options) for way in WAYS}}}
-    return row
+    return told | _by(train_recipe, recipe, data, options) | {"plain": _by(train_plainly, recipe, data, options)}
+
+
+def _together(recipe: Recipe, options: Options) -> dict[str, Any]:
+    """Several networks at once, in each way; nothing for networks that are not made so."""
+    if recipe.name not in SEVERAL:
+        return {}
+    data = noise_for(recipe, options)
+    return {"several": {"networks": TOGETHER, "ways": {way: _at_once(way, recipe, data, options) for way in WAYS}}}
 
 
 def _at_once(way: str, recipe: Recipe, data: Labelled, options: Options) -> Document:
     """Networks in one module are compiled as no other here: what that cannot do must not cost the rest."""
     torch.compiler.reset()  # it keeps the steps of a few networks only, and would run further ones as they are
     try:
-        return _by(WAYS[way], recipe, data, options)
-    except RuntimeError as error:  # a compiler's errors and those of a full GPU are such
+        return _by(WAYS[way], recipe, data, options, options.limit)
+    except (RuntimeError, OverTimeError) as error:  # a compiler's errors and those of a full GPU are the former
         return {"an epoch": None, "failed": str(error).splitlines()[0]}
 
 
-def _by(train: Callable[[Recipe, Labelled, int], object], recipe: Recipe, data: Labelled, options: Options) -> Document:
-    """Short and long in turn, so that a slow moment of the machine hits both."""
+def _by(
+    train: Callable[[Recipe, Labelled, int], object],
+    recipe: Recipe,
+    data: Labelled,
+    options: Options,
+    limit: float | None = None,
+) -> Document:
+    """Short and long in turn, so that a slow moment of the machine hits both; each ends after so many seconds."""
     taken: dict[int, list[float]] = {SHORT: [], LONG: []}
     for i in range(options.slow_repeats):
         for epochs, seconds in taken.items():
             run = partial(train, replace(recipe, epochs=epochs), data, options.seed)
-            seconds += timed(run, options.device, 1, warm=1 if i == 0 and epochs == SHORT else 0)[1]
+            seconds += timed(run, options.device, 1, warm=1 if i == 0 and epochs == SHORT else 0, limit=limit)[1]
     epoch = summed_up([(more - less) / (LONG - SHORT) for less, more in zip(taken[SHORT], taken[LONG], strict=True)])
     known = epoch["median"] > 0  # else something else kept the machine busy
     return {

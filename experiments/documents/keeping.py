@@ -9,11 +9,13 @@ without networks' outputs.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from unweave.errors import ConfigError, MismatchError, StoreError
+from experiments.documents.many import TRAINED
+from unweave.errors import ConfigError, MismatchError, StoreError, UnweaveWarning
 
 PARTS = {
     "layers": "networks",
@@ -100,14 +102,28 @@ def with_kept(new: Document, old: Document) -> dict[str, Any]:
 def _attacked_before(part: Document, before: Document) -> dict[str, Any] | None:
     """A network whose outputs are not here, with the attacks of before; None where there is nothing to take over.
 
-    Nor is there where one of the networks attacked has other errors than it had: the attacks are not about it.
+    Nor is there where one of the networks attacked has other errors than it had: the attacks are not about it, which is
+    told. Networks that were only trained may have become more.
     """
     found = before.get("attacks") or {}
     if not found or part.get("attacks"):
         return None
     rows, old = part["methods"], before["methods"]
-    same = all(name in rows and rows[name]["errors"] == old[name]["errors"] for name in found["methods"])
-    return {**part, **{key: before[key] for key in MADE_OF_OUTPUTS if key in before}} if same else None
+    others = [name for name in found["methods"] if name not in rows or not _goes_on(rows[name], old[name], name)]
+    if others:
+        words = f"Attacks of before are left out: {', '.join(others)} have other networks now than were attacked."
+        warnings.warn(words, UnweaveWarning, stacklevel=2)
+        return None
+    return {**part, **{key: before[key] for key in MADE_OF_OUTPUTS if key in before}}
+
+
+def _goes_on(row: Document, before: Document, name: str) -> bool:
+    """Whether a method's networks are those of before; of networks that were only trained there may be others too."""
+    if name not in TRAINED:
+        return bool(row["errors"] == before["errors"])
+    now = {key: dict(zip(row["seeds"], one["values"], strict=True)) for key, one in row["errors"].items()}
+    then = {key: dict(zip(before["seeds"], one["values"], strict=True)) for key, one in before["errors"].items()}
+    return all(then[key].items() <= now.get(key, {}).items() for key in then)
 
 
 def _whole_before(new: Document, old: Document) -> dict[str, Any]:

@@ -141,7 +141,9 @@ class Attackers:
         """
         held = Split.of(len(self.retrained_seeds), "retrained").tested
         more = min(len(self.full_seeds) - len(self.retrained_seeds), len(self.tried) - held)
-        return held + more if more > 0 else None
+        own = Split.of(len(self.full_seeds), "full").tested
+        tested = min(held + more, len(self.full_seeds) - own - 1)  # one is left to learn from
+        return tested if tested > own else None
 
     def scored(self, outputs: Ensemble) -> Separation:
         """Some networks against the classifier's retrained test networks."""

@@ -6,7 +6,7 @@ outputs on the forget set and on held-out samples of its classes as arrays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -106,9 +106,15 @@ def both_kinds(work: Work, case: Case, seeds: Sequence[int]) -> list[Job]:
     Those beyond the table's seeds are trained several at once; the table's own alone, because their time is shown.
     """
     extra = [seed for seed in seeds if seed >= work.scale.seeds]
-    work.expect(case.setting, FULL, extra)
-    work.expect(case.setting, retained(case), [RETRAINED_SEEDS + seed for seed in extra])
+    work.expect(case.setting, FULL, _to_train(work, case, "original", extra))
+    retrained = _to_train(work, case, "retrained", extra)
+    work.expect(case.setting, retained(case), [RETRAINED_SEEDS + seed for seed in retrained])
     return [make(work, case, seed) for seed in seeds for make in (original_job, retrained_job)]
+
+
+def _to_train(work: Work, case: Case, kind: str, seeds: Iterable[int]) -> list[int]:
+    """Those without an outcome: a network of which there is one needs no training, though its weights may be gone."""
+    return [seed for seed in seeds if not work.has(row_name(case, kind, seed))]
 
 
 def attack_networks(work: Work, case: Case) -> list[Job]:
@@ -121,5 +127,5 @@ def attack_networks(work: Work, case: Case) -> list[Job]:
     made = both_kinds(work, case, range(seeds, models))
     asked_about = Split.of(models, "full").tested if models >= FEWEST else seeds
     more = range(models, models + max(0, seeds - asked_about))
-    work.expect(case.setting, FULL, more)
+    work.expect(case.setting, FULL, _to_train(work, case, "original", more))
     return made + [original_job(work, case, seed) for seed in more]

@@ -11,7 +11,10 @@ import re
 
 import torch
 
-FULL = re.compile(r"_STATUS_ALLOC_FAILED\b|_DEVICE_ALLOCATION_FAILED\b|\bCUDA(?: driver)? error: out of memory\b")
+FULL = re.compile(
+    r"_STATUS_ALLOC_FAILED\b|_DEVICE_ALLOCATION_FAILED\b|\bCUDA(?: driver)? error: out of memory\b"
+    r"|\bTriton Error \[CUDA\]: out of memory\b|\bCUDA out of memory\b"
+)
 """``CUDNN_STATUS_INTERNAL_ERROR`` and ``CUBLAS_STATUS_NOT_INITIALIZED`` are not in it: they have other causes too."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -65,6 +66,20 @@ def test_each_way_trains(way: str) -> None:
 def test_a_network_without_a_grouped_form_is_refused() -> None:
     with pytest.raises(ConfigError, match="LayerNorm has no grouped form"):
         Grouped([nn.Sequential(nn.LayerNorm(3)), nn.Sequential(nn.LayerNorm(3))])
+
+
+def test_a_way_that_takes_too_long_is_cut_off_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(*_: object) -> None:
+        time.sleep(5)
+
+    monkeypatch.setitem(WAYS, "grouped", slow)
+    kept = list[object]()
+    options = Options(
+        quick=True, slow_repeats=1, limit=2.0, keep=lambda made: kept.append("several" in made["recipes"]["quick"])
+    )
+    made = training.run(options)
+    assert made["recipes"]["quick"]["several"]["ways"]["grouped"]["failed"] == "cut off after 2 s"
+    assert kept == [False, True], "what one network takes is kept before"
 
 
 def test_a_way_that_fails_is_told_and_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from experiments.documents.many import Attackers
 from experiments.documents.margins import beside_retraining
 from experiments.documents.summary import attacks, entropies, method_rows
 from experiments.running.jobs import Job, run_jobs
+from experiments.running.training_sets import FULL, RETRAINED_SEEDS, retained
 from experiments.running.work import Work
 from experiments.settings import SMOKE, samples_of_class_0
+from experiments.ways.requests import attack_networks
 from unweave.audit import Ensemble
 from unweave.audit.shadow_classifier import ShadowClassifier, Split
 
@@ -151,6 +153,13 @@ def test_with_more_full_networks_than_retrained_all_the_tables_seeds_are_on_tria
     assert attackers.about("original", only=("xgboost",))["xgboost"]["rests on"]["on trial"] == 4
     few = Attackers(Work(tmp_path, replace(SMOKE, seeds=2), torch.device("cpu")), CASE, ["good", "bad"])
     assert few.classifier().splits["full"] == Split.of(10, "full"), "where as many are tested as methods have, or more"
+    for seed in range(3, 8):
+        (tmp_path / "rows" / CASE.setting.name / CASE.name / "retrained" / f"{seed}.json").unlink()
+    for seed in range(7, 10):
+        (tmp_path / "rows" / CASE.setting.name / CASE.name / "original" / f"{seed}.json").unlink()
+    cut = Attackers(Work(tmp_path, replace(SMOKE, seeds=5), torch.device("cpu")), CASE, ["good", "bad"])
+    assert (len(cut.full_seeds), len(cut.retrained_seeds)) == (7, 3)
+    assert cut.classifier().splits["full"].tested == 4, "one is left to learn from, and two to choose settings by"
 
 
 def test_the_network_that_most_methods_were_applied_to_is_on_trial(work: Work, tmp_path: Path) -> None:
@@ -212,3 +221,16 @@ def test_margins_of_all_networks_are_told_beside_retraining(work: Work) -> None:
 def margin(logits: np.ndarray) -> np.ndarray:
     """Of label 0."""
     return logits[:, 0] - np.log(np.exp(logits[:, 1:].astype(np.float64)).sum(1))
+
+
+def test_networks_with_an_outcome_are_not_announced_for_training(work: Work, tmp_path: Path) -> None:
+    """Their weights may be gone; they would be trained beside one that is missing, for nothing."""
+    shutil.copytree(work.rows, tmp_path / "rows")
+    kept = tmp_path / "rows" / CASE.setting.name / CASE.name
+    for kind, seed in (("original", 4), ("retrained", 5)):
+        (kept / kind / f"{seed}.json").unlink()
+    here = Work(tmp_path, replace(SMOKE, seeds=2, fewer_models=6), torch.device("cpu"))
+    jobs = attack_networks(here, CASE)
+    announced = {training: seeds for (_, training), seeds in here._expected.items()}
+    assert announced == {FULL.name: [4], retained(CASE).name: [RETRAINED_SEEDS + 5]}
+    assert sum(not here.has(job.name) for job in jobs) == 2

@@ -28,7 +28,7 @@ from experiments.reproduce import Options, options_of, reproduce
 from experiments.settings import SMOKE
 from unweave.cli.main import main
 from unweave.cli.reproduce import add_options
-from unweave.errors import ConfigError, MismatchError, StoreError
+from unweave.errors import ConfigError, MismatchError, StoreError, UnweaveWarning
 
 ROOT = Path(__file__).parents[2]
 OLD, NEW, BOTH = ({"commit": name, "gpu": "a GPU", "date": "2026-01-02"} for name in ("old", "new", "both"))
@@ -211,7 +211,7 @@ def test_parts_of_the_results_that_are_here_can_be_taken_over(name: str) -> None
 
 
 def attacked(made: dict[str, Any], told: str, error: float, *, outputs: bool) -> dict[str, Any]:
-    methods = {"original": {"errors": {"forgotten": {"values": [error]}}, "told": told}}
+    methods = {"original": {"seeds": [0], "errors": {"forgotten": {"values": [error]}}, "told": told}}
     found = {"methods": {"original": {"xgboost": told}}} if outputs else {}
     part = {"request": {"network": "res"}, "methods": methods, "attacks": found}
     if outputs:
@@ -233,7 +233,25 @@ def test_attacks_on_networks_whose_outputs_are_gone_are_taken_over_beside_new_nu
     seen = attacked(NEW, "new", 1.5, outputs=True)
     assert with_kept(seen, old) == seen, "there are new ones"
     other = attacked(NEW, "new", 1.6, outputs=False)
-    assert with_kept(other, old) == other, "they were about another network"
+    with pytest.warns(UnweaveWarning, match="left out: original have other networks now"):
+        assert with_kept(other, old) == other, "they were about another network"
+    row = new["networks"]["resnet18"]["methods"]["original"]
+    row |= {"seeds": [0, 12], "errors": {"forgotten": {"values": [1.5, 9.0]}}}
+    assert with_kept(new, old)["kept"] == ["attacks of resnet18"], "there are more that were only trained"
+    row["seeds"] = [12, 0]
+    with pytest.warns(UnweaveWarning, match="left out"):
+        assert "kept" not in with_kept(new, old), "the error is another seed's"
+
+
+def test_attacks_on_a_request_are_left_out_once_it_has_more_networks() -> None:
+    new, old = attacked(NEW, "new", 1.5, outputs=False), attacked(OLD, "old", 1.5, outputs=True)
+    for document in (new, old):
+        part = document["networks"]["resnet18"]
+        part["methods"]["pgu"] = part["methods"].pop("original")
+        part["attacks"] = {"methods": {"pgu": found["original"]}} if (found := part["attacks"].get("methods")) else {}
+    new["networks"]["resnet18"]["methods"]["pgu"] |= {"seeds": [0, 1], "errors": {"forgotten": {"values": [1.5, 2.0]}}}
+    with pytest.warns(UnweaveWarning, match="left out: pgu"):
+        assert "kept" not in with_kept(new, old)
 
 
 def removal(made: dict[str, Any], told: str, *, outputs: bool, epochs: int = 40) -> dict[str, Any]:
