@@ -44,7 +44,7 @@ from experiments.running.jobs import Job
 from experiments.running.readout import KEPT, every_nth, logits_of, percent_wrong, read_out
 from experiments.running.work import Work, in_all
 from experiments.settings import Case, published, steps_of
-from experiments.ways.chains import CHAINED, chain
+from experiments.ways.chains import CHAINED, WITH_FIRST, chain
 from experiments.ways.methods import SAMPLES, title_of
 from experiments.ways.requests import Result, attack_networks, job, method_job, original_job, retrained_job
 
@@ -116,14 +116,15 @@ def assemble(work: Work) -> dict[str, Any]:
 def attacked(work: Work, methods: Sequence[str]) -> dict[str, Any]:
     """The attacks after the last step and after the first, and the paper's own in turns after either."""
     every = cases(work)
-    ends = {"after the first step": 1, "after the last step": len(every)}
+    alike = [name for name in methods if name != WITH_FIRST]  # in the first step it is match
+    ends = {"after the first step": (1, alike), "after the last step": (len(every), methods)}
     turns = {
-        words: attacks_by(AfterStep(work, every, number, methods, every=True), ("xgboost",))
-        for words, number in ends.items()
+        words: attacks_by(AfterStep(work, every, number, asked, every=True), ("xgboost",))
+        for words, (number, asked) in ends.items()
     }
     return {
         "attacks": attacks(work, every[-1], methods),
-        "attacks after the first step": attacks_by(AfterStep(work, every, 1, methods), WITHOUT_HELD_OUT),
+        "attacks after the first step": attacks_by(AfterStep(work, every, 1, alike), WITHOUT_HELD_OUT),
         "attacks in turns": turns,
     }
 
