@@ -20,6 +20,7 @@ PROTECTION_START, PROTECTION_END = "<!-- results/protection.json -->", "<!-- end
 ONE_BY_ONE_START, ONE_BY_ONE_END = "<!-- results/one-by-one.json -->", "<!-- end of one-by-one -->"
 LABEL_SHIFT_START, LABEL_SHIFT_END = "<!-- results/label-shift.json -->", "<!-- end of label-shift -->"
 SOLVING_START, SOLVING_END = "<!-- results/solving.json -->", "<!-- end of solving -->"
+PROCEDURE_START, PROCEDURE_END = "<!-- results/procedure.json -->", "<!-- end of procedure -->"
 QUICK_START, QUICK_END = "<!-- results/bench-reproduce.json -->", "<!-- end of bench-reproduce -->"
 METHODS = {
     "original": "original",
@@ -114,6 +115,16 @@ def one_by_one_block(root: Path = ROOT) -> str:
     return "\n".join([ONE_BY_ONE_START, *lines, ONE_BY_ONE_END])
 
 
+def procedure_block(root: Path = ROOT) -> str:
+    """A line for each two kinds of networks that U-LiRA tells apart."""
+    document = json.loads((root / "results/procedure.json").read_text())
+    lines = ["| networks | against | of each | U-LiRA |", "|---|---|---:|---:|"]
+    for row in document["rows"]:
+        value, low, high = (row["auc"][key] for key in ("value", "low", "high"))
+        lines.append(f"| {row['of']} | {row['against']} | {row['networks'][0]} | {value:.3f} ({low:.2f}–{high:.2f}) |")
+    return "\n".join([PROCEDURE_START, *lines, PROCEDURE_END])
+
+
 def label_shift_block(root: Path = ROOT) -> str:
     """A line for each share of a class and each network."""
     document = json.loads((root / "results/label-shift.json").read_text())
@@ -184,6 +195,7 @@ def write_blocks() -> None:
         ("docs/method.md", ONE_BY_ONE_START, ONE_BY_ONE_END, one_by_one_block()),
         ("docs/method.md", LABEL_SHIFT_START, LABEL_SHIFT_END, label_shift_block()),
         ("docs/method.md", SOLVING_START, SOLVING_END, solving_block()),
+        ("docs/audit.md", PROCEDURE_START, PROCEDURE_END, procedure_block()),
         ("docs/speed.md", QUICK_START, QUICK_END, quick_block()),
     ):
         text = (ROOT / page).read_text()

@@ -41,6 +41,7 @@ def test_the_pages_show_the_numbers_in_results() -> None:
     assert tables.one_by_one_block() in (ROOT / "docs/method.md").read_text()
     assert tables.label_shift_block() in (ROOT / "docs/method.md").read_text()
     assert tables.solving_block() in (ROOT / "docs/method.md").read_text()
+    assert tables.procedure_block() in (ROOT / "docs/audit.md").read_text()
     assert tables.quick_block() in (ROOT / "docs/speed.md").read_text()
 
 
