@@ -820,6 +820,11 @@ def test_a_class_is_forgotten_down_to_chance(one_class: tuple[Problem, ForgetRes
     assert result.goal.words == "chance level"
 
 
+def test_what_comes_after_a_class_is_said(points: Problem, one_class: tuple[Problem, ForgetResult]) -> None:
+    assert "unweave.drop_classes cuts their rows off" in one_class[1].summary()
+    assert "drop_classes" not in points.run().summary()
+
+
 def test_only_the_classes_that_stay_are_watched(one_class: tuple[Problem, ForgetResult]) -> None:
     problem, result = one_class
     assert all(set(look.val_error_by_class) == {0, 2, 3, 4} for look in result.history)

@@ -6,6 +6,7 @@ import copy
 import importlib
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 import unweave
 from unweave import remarks, twins
 from unweave.batches import map_tensors
-from unweave.errors import LayerError, MismatchError
+from unweave.errors import LayerError, MismatchError, UnweaveWarning
 from unweave.loop import Request
 from unweave.outcomes import ClassProfile, Outcomes
 from unweave.ranking import FEW
@@ -191,6 +192,24 @@ def test_a_request_that_is_another_each_time_it_is_read_is_told(points: Problem)
         config = unweave.ForgetConfig(epochs=1)
         result = unweave.forget(points.model, loader, points.grams, points.val, config)
         assert any("another each time it is read" in text for text in result.warnings) == told
+
+
+def test_grams_remember_that_their_validation_samples_were_trained_on(points: Problem, tmp_path: Path) -> None:
+    x, y = torch.cat([points.x[100:200], points.val[0][0]]), torch.cat([points.y[100:200], points.val[0][1]])
+    with pytest.warns(UnweaveWarning, match="100 of the 350 validation samples"):
+        fitted = points.fitted(val=[(x, y)])
+    fitted.save(tmp_path / "grams.safetensors")
+    grams = unweave.LayerGrams.load(tmp_path / "grams.safetensors")
+    config = unweave.ForgetConfig(epochs=1)
+    for val, told in ((None, True), ([(x, y)], True), (points.val, False)):
+        result = unweave.forget(points.model, points.forgotten, grams, val, config)
+        found = [text for text in result.warnings if "were trained on as well" in text]
+        assert [text[:29] for text in found] == ["100 of the 350 validation sam"] * told
+        more = points.samples(torch.arange(50, 60))
+        again = unweave.forget(result.model, more, result.grams, points.val, config)
+        later = any("were trained on as well" in text for text in again.warnings)
+        assert later == (val is None), "later requests aim at what was kept, which a val= of the first has replaced"
+    assert not any("were trained on as well" in text for text in points.run(epochs=1, val=None).warnings)
 
 
 def test_a_validation_set_unlike_that_of_fit_is_told(points: Problem) -> None:
@@ -412,11 +431,15 @@ def test_a_mark_sees_every_number_and_its_place() -> None:
 
 
 def risen(
-    points: Problem, now: dict[int, float], forgotten: tuple[str, ...] = ("earlier",), samples: int = 500
+    points: Problem,
+    now: dict[int, float],
+    forgotten: tuple[str, ...] = ("earlier",),
+    samples: int = 500,
+    same_set: bool = False,
 ) -> list[str]:
     """What is said where held-out errors have come to this, by hand."""
     grams = points.grams.belonging_to(fingerprint(points.model), forgotten=forgotten, held_out=points.grams.held_out)
-    return remarks.risen_since(grams, grams, SimpleNamespace(val_error_by_class=now), samples)
+    return remarks.risen_since(grams, grams, SimpleNamespace(val_error_by_class=now), samples, same_set)
 
 
 def test_damage_that_adds_up_over_requests_is_told(points: Problem) -> None:
@@ -427,7 +450,11 @@ def test_damage_that_adds_up_over_requests_is_told(points: Problem) -> None:
     (said,) = risen(points, after)
     mean = sum(before.values()) / 5
     assert f"rose from {mean:.1f} to {mean + 12:.1f} %: damage adds up" in said
-    assert risen(points, {c: error + 4 for c, error in before.items()}) == []
+    less = {c: error + 4 for c, error in before.items()}
+    assert risen(points, less) == []
+    assert risen(points, less, same_set=True), "the same samples: less of it is chance"
+    assert risen(points, {c: error + 1.9 for c, error in before.items()}, samples=10**6, same_set=True) == []
+    assert risen(points, less, samples=100, same_set=True) == []
     assert risen(points, after, forgotten=()) == [], "the first request has its own words for it"
     assert risen(points, after, samples=20) == [], "it may be chance"
     assert risen(points, before | {2: 100.0}) == [], "one class that was forgotten, perhaps not quite"

@@ -110,7 +110,7 @@ def fit(
         seen, met = _held_out(net, val, marked)
         if rank() == 0:
             warn_of_trained_on(met, len(seen))
-        held_out = ClassProfile.of(seen, grams.origin.labels)
+        held_out = ClassProfile.of(seen, grams.origin.labels, met)
     reshard(net)
     if kept is not None:
         kept.remove()

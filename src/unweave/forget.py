@@ -173,6 +173,7 @@ def _warnings(
         *remarks.some_strangers(aim.strangers),
         *remarks.ranked_by_chance(grams, aim.before, config),
         *remarks.not_held_out(aim.met, len(asked.samples)),
+        *remarks.aimed_at_trained(grams.held_out, None if grams.origin.forgotten else aim.seen, config),
         *remarks.aimed_at_few(aim.goal, aim.held_out, aim.before, config),
         *(left_of_classes(aim.retained, aim.before) if config.task == "classes" else []),
         *said_again(net, grams, asked.val),
@@ -183,7 +184,7 @@ def _warnings(
         *(remarks.risen(first_look, final, request.due(first_look, final), watched) if config.task != "poison" else []),
         *remarks.about_the_end(shift, first_look, final, aim.goal, config, classes_gone(grams), soft),
         *remarks.felt_since(_since(asked.first, net, moved), shift),
-        *remarks.risen_since(grams, aim.retained, final, watched),
+        *remarks.risen_since(grams, aim.retained, final, watched, _same_val(grams, aim.seen)),
         *(remarks.what_can_move(net, asked.names) if config.layers is None else []),
     ]
 
@@ -258,6 +259,11 @@ def _held_out(grams: LayerGrams, seen: Outcomes | None, before: Outcomes) -> Cla
 def _aims_at_kept(grams: LayerGrams, before: Outcomes) -> bool:
     """Whether requests have changed the model, and the Grams know how the first one stood."""
     return grams.held_out is not None and bool(grams.origin.forgotten) and grams.held_out.has(before.labels)
+
+
+def _same_val(grams: LayerGrams, seen: Outcomes | None) -> bool:
+    """Whether the validation samples are those of fit, as far as their numbers tell."""
+    return seen is not None and grams.held_out is not None and grams.held_out.counts_as(seen)
 
 
 def _left(before: Sequence[float], kept: LayerGrams, config: ForgetConfig) -> dict[int, float]:

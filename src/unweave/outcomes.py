@@ -11,6 +11,7 @@ For logits z [N, C] and labels y [N], in float64:
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -175,7 +176,8 @@ class ClassProfile:
     value to the highest. A class without samples has count 0 and NaN elsewhere.
 
     trained [C] are the samples that the model was trained on, and temperature [] is what makes its outputs honest; NaN
-    where they are not known. See :mod:`unweave.label_shift`.
+    where they are not known. See :mod:`unweave.label_shift`. overlap [] is how many of the samples were trained on, as
+    far as was seen; NaN where nobody looked.
     """
 
     count: Tensor
@@ -185,9 +187,10 @@ class ClassProfile:
     entropy: Tensor
     trained: Tensor
     temperature: Tensor
+    overlap: Tensor
 
     @staticmethod
-    def of(outcomes: Outcomes, trained: Sequence[int] = ()) -> ClassProfile:
+    def of(outcomes: Outcomes, trained: Sequence[int] = (), overlap: float = math.nan) -> ClassProfile:
         """Of held-out samples, by a model that was trained on so many samples of each class (empty: nobody knows)."""
         levels = torch.from_numpy(_LEVELS)
         nothing = torch.full((LEVELS,), float("nan"), dtype=torch.float64)
@@ -203,8 +206,11 @@ class ClassProfile:
                 )
             )
         count, error, loss, margins, entropies = (torch.stack(column).double() for column in zip(*rows, strict=True))
-        temperature = torch.tensor(best_temperature(outcomes.tempered), dtype=torch.float64)
-        return ClassProfile(count, error, loss, margins, entropies, counted(trained, len(rows)), temperature)
+        trained_on = counted(trained, len(rows))
+        temperature, met = (
+            torch.tensor(x, dtype=torch.float64) for x in (best_temperature(outcomes.tempered), overlap)
+        )
+        return ClassProfile(count, error, loss, margins, entropies, trained_on, temperature, met)
 
     def trained_on(self, labels: Sequence[int]) -> ClassProfile:
         """The same profile, of a model that was trained on so many samples of each class at least."""
@@ -213,6 +219,10 @@ class ClassProfile:
     @property
     def classes(self) -> int:
         return len(self.count)
+
+    def counts_as(self, outcomes: Outcomes) -> bool:
+        """Whether these are as many of each class: then they are most likely the same samples."""
+        return torch.equal(self.count, outcomes.labels.bincount(minlength=self.classes).double())
 
     def digest(self) -> str:
         """A few letters that are the same for the same profile."""

@@ -29,9 +29,9 @@ Where labels are wrong the last layer is rescaled, and it is mostly more (there:
 LARGE_CLASS_RISE = 10.0
 """A rise of one class's held-out error, in points, that is worth a warning though the average may hide it."""
 LARGE_VAL_RISE = 2.0
-"""A rise of the validation error by one request, in points, that is worth a warning."""
+"""A rise of the validation error, in points, that is worth a warning: by one request, or by all so far."""
 LARGE_RISE = 5.0
-"""A rise of the held-out error over all requests so far, in points, that is worth a warning."""
+"""A rise of the held-out error over all requests so far, of other samples than at first, that is worth a warning."""
 OTHER_VAL = 5.0
 """A difference of the validation error from what it was when the Grams were fitted, in points, that is worth one."""
 UNSURE = 5.0
@@ -138,6 +138,26 @@ def _off_by_chance(held_out: ClassProfile, labels: Tensor) -> float:
     shares, count = labels.bincount(minlength=held_out.classes) / len(labels), held_out.count + 2
     wrong = (held_out.error * held_out.count + 1) / count
     return 100 * math.sqrt((shares**2 * wrong * (1 - wrong) / count)[shares > 0].sum().item())
+
+
+def aimed_at_trained(kept: ClassProfile | None, seen: Outcomes | None, config: ForgetConfig) -> list[str]:
+    """A warning where what is aimed at rests on samples that were trained on, as fit saw.
+
+    Args:
+        kept: of fit's validation samples.
+        seen: those that are aimed at in their place; they are taken for the same ones where they are as many.
+        config: of the request.
+    """
+    if kept is None or config.stop != "held-out" or (seen is not None and not kept.counts_as(seen)):
+        return []
+    met, count = float(kept.overlap), int(kept.count.sum())
+    if not met > SHARED * count:  # nor where nobody looked
+        return []
+    return [
+        f"{met:.0f} of the {count} validation samples that these Grams were fitted with were trained on as well: what "
+        "is aimed at is too low an error. Fit again with a val= (--val) that was not trained on, and start from the "
+        "model of before"
+    ]
 
 
 def another_val(grams: LayerGrams, seen: Outcomes | None) -> list[str]:
@@ -301,7 +321,9 @@ def _felt_most(shift: Mapping[str, float]) -> tuple[float, str, str]:
     return most, name, f"{words}: check the errors of those that are still there"
 
 
-def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: int) -> list[str]:
+def risen_since(
+    grams: LayerGrams, retained: LayerGrams, final: Look, samples: int, same_set: bool = False
+) -> list[str]:
     """A warning where held-out errors have risen over all requests, of which each sees its own share only.
 
     What counts is the median over classes, so that a class that was forgotten does not, and a rise by chance neither.
@@ -311,6 +333,7 @@ def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: i
         retained: what is left of them.
         final: how the model stands now …
         samples: … on so many validation samples.
+        same_set: whether these are the samples that the Grams know of: then less of a rise is chance.
     """
     kept, after, gone = grams.held_out, final.val_error_by_class, classes_gone(retained)
     known = [c for c in after or {} if kept is not None and kept.count[c] > 0 and c not in gone]
@@ -319,8 +342,12 @@ def risen_since(grams: LayerGrams, retained: LayerGrams, final: Look, samples: i
     due = kept.without(retained.origin.labels).error  # with fewer samples of a class more of it is wrong by any way
     rise = statistics.median(after[c] - 100 * float(due[c]) for c in known)
     before, now = 100 * float(kept.error[known].mean()), statistics.fmean(after[c] for c in known)
-    by_chance = math.hypot(_standard_error(now, samples), _standard_error(now, int(kept.count.sum())))
-    if rise <= max(LARGE_RISE, 3 * by_chance) or now <= before:
+    if same_set:
+        least = max(LARGE_VAL_RISE, 200 * math.sqrt(max(now - before, 0) / 100 / max(samples, 1)))
+    else:
+        other_samples = _standard_error(now, samples), _standard_error(now, int(kept.count.sum()))
+        least = max(LARGE_RISE, 3 * math.hypot(*other_samples))
+    if rise <= least or now <= before:
         return []
     words = f"the mean of the classes' held-out errors rose from {before:.1f} to {now:.1f} %"
     return [f"over all requests so far {words}: damage adds up. Consider training anew"]

@@ -95,6 +95,8 @@ class ForgetResult:
             lines += self._classes()
         else:
             lines.append("  no validation set: what this did to other samples was not watched")
+        if self.ok and self.config.task == "classes":
+            lines.append("  these classes are at chance level now; unweave.drop_classes cuts their rows off")
         lines.append(f"  {self.way_gone()}, {self.seconds:.2f} s")
         return "\n".join(lines + [f"  warning: {text}" for text in self.warnings])
 

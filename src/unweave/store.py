@@ -198,10 +198,11 @@ def _profile(path: str | PathLike[str], tensors: Mapping[str, Tensor]) -> ClassP
     if f"{PROFILE}.count" not in tensors:
         return None
     classes = len(tensors[f"{PROFILE}.count"])
-    unknown = {"trained": counted((), classes), "temperature": torch.tensor(float("nan"), dtype=torch.float64)}
+    unknown = {key: torch.tensor(float("nan"), dtype=torch.float64) for key in ("temperature", "overlap")}
+    unknown["trained"] = counted((), classes)
     # Profiles of earlier releases do not know what the model was trained on, nor how sure it is of itself.
     parts = {k: tensors.get(f"{PROFILE}.{k}", unknown.get(k)) for k in ClassProfile.__dataclass_fields__}
-    shapes = {"margin": (classes, LEVELS), "entropy": (classes, LEVELS), "temperature": ()}
+    shapes = {"margin": (classes, LEVELS), "entropy": (classes, LEVELS), "temperature": (), "overlap": ()}
     for key, value in parts.items():
         if value is None or tuple(value.shape) != shapes.get(key, (classes,)):
             raise StoreError(f"{path}: {PROFILE}.{key} is missing or has the wrong shape. Fit again.")

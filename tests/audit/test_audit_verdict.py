@@ -56,6 +56,15 @@ def test_less_like_a_member_than_strangers_fails() -> None:
     assert "less familiar than strangers" in audit.verdict.sentence
 
 
+def test_samples_that_were_harder_than_strangers_before_are_no_mark_of_forgetting() -> None:
+    world = World()
+    for before, expected in ((-1.0, "inconclusive"), (0.0, "fail"), (3.0, "fail")):
+        audit = examine(Evidence(world.answers(memory=-1.5), world.answers(memory=before)))
+        check = next(check for check in audit.verdict.checks if check.name == "Margin")
+        assert check.outcome == expected
+        assert ("as they did to the original network" in check.sentence) == (expected == "inconclusive")
+
+
 @pytest.mark.parametrize("ruin", ["random", "constant"])
 def test_a_ruin_fails(ruin: str) -> None:
     world = World()

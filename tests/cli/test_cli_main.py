@@ -197,6 +197,10 @@ def test_json_is_all_there_is_on_stdout(project: Path, cli: Cli) -> None:
 def test_quiet(project: Path, cli: Cli) -> None:
     assert cli("fit", "--quiet") == Outcome(0, "", "")
     assert cli("forget", "--ids", "ids.txt", "--quiet") == Outcome(0, "", "")
+    done = cli("forget", "--ids", "ids.txt", "--quiet", "--force", "--val=", "--epochs", "100")
+    assert done.out == ""
+    warned = json.loads((project / "forgotten.json").read_text())["warnings"]
+    assert done.err.splitlines() == [f"unweave: warning: {text}" for text in warned]
 
 
 @pytest.mark.parametrize("terminal", [True, False])

@@ -22,7 +22,9 @@ def check_attack(found: AttackResult, limits: Thresholds, tries: int, needs_cont
     allowed = (centre - limits.auc, centre + limits.auc)
     outcome = place(at, allowed, effective_samples(found.unlearned), tries)
     measured, blind = at(FAIL_CONFIDENCE), False
-    if outcome == "fail":
+    if outcome == "fail" and measured.value < centre and _unlike_from_the_first(found, centre):
+        outcome, sentence = "inconclusive", _HARD
+    elif outcome == "fail":
         sentence = _seen(found, above=measured.value > centre)
     elif needs_control or found.original is not None:
         outcome, sentence, blind = _with_control(found, outcome, centre, limits)
@@ -51,6 +53,16 @@ def _against(found: AttackResult) -> tuple[float, IntervalAt]:
     return centre, from_draws(value, found.unlearned.draws[:, 0] - floor.draws[:, 0] + centre)
 
 
+def _unlike_from_the_first(found: AttackResult, centre: float) -> bool:
+    """Whether the original network, too, knew these samples less well than strangers: then the two are not alike."""
+    return found.strangers and found.original is not None and found.original.auc.high < centre
+
+
+_HARD = (
+    "The forgotten samples look less familiar than strangers do, as they did to the original network: they are harder "
+    "than strangers, or the two sets are swapped, and what forgetting did cannot be told. With a retrained network "
+    "(--retrained) it can."
+)
 _TOO_FEW = "The measurement reaches across the limit: it cannot tell whether the forgotten samples still stand out."
 
 

@@ -65,7 +65,7 @@ def add_flags(parser: argparse.ArgumentParser, command: str) -> None:
         "--config", metavar="PATH", help=f"the settings (default: ./{DEFAULT_FILE}); a flag wins over it"
     )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
-    parser.add_argument("--quiet", action="store_true", help="no progress bar and no table")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar and no table; warnings alone")
     for section in SECTIONS:
         used = [s for s in SETTINGS if s.section == section and command in s.used_by]
         group = parser.add_argument_group(f"settings of [{section}]") if used else None

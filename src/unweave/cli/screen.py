@@ -40,10 +40,13 @@ def working(words: str, *, quiet: bool, clean_stdout: bool) -> Iterator[Report]:
 
 
 def show(title: str, rows: Mapping[str, str], record: Mapping[str, Any], *, as_json: bool, quiet: bool) -> None:
-    """Print the outcome: as JSON if asked for, else as a table unless quiet."""
+    """Print the outcome: as JSON if asked for, else as a table; where quiet, what is warned of, on stderr."""
     if as_json:
         print(as_text(record, indent=None))
-    elif not quiet:
+    elif quiet:
+        for warning in record.get("warnings", ()):
+            print(f"unweave: warning: {warning}", file=sys.stderr)
+    else:
         table = Table(title=Text(title), show_header=False, title_justify="left")
         table.add_column(max_width=34)
         table.add_column(overflow="fold")
