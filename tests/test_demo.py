@@ -162,3 +162,17 @@ def test_memory_is_in_use_while_a_view_of_it_lives() -> None:
     assert story._in_use(address)
     del view
     assert not story._in_use(address)
+
+
+def test_a_wrapper_of_torch_func_that_lives_on_holds_no_memory_of_its_own() -> None:
+    kept = list[torch.Tensor]()
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x)
+        return x + 1
+
+    tensor = torch.zeros(3, 1000)
+    torch.func.vmap(keep)(tensor)
+    address = tensor.untyped_storage().data_ptr()
+    assert story._in_use(address)
+    assert not story._in_use(torch.zeros(7).untyped_storage().data_ptr() + 1)

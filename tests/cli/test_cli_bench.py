@@ -82,7 +82,9 @@ def test_training_takes_out_what_starts_it(
     """One and four epochs in turn, the very first run to load kernels; written plainly all takes twice as long."""
     ran, clock = list[int](), iter([99.0, *spent, 99.0, *(2 * seconds for seconds in spent)])
 
-    def timed(work: Callable[[], int], device: str, repeats: int, warm: int) -> tuple[None, list[float]]:
+    def timed(
+        work: Callable[[], int], device: str, repeats: int, warm: int, limit: float | None
+    ) -> tuple[None, list[float]]:
         taken = [(ran.append(work()), next(clock))[1] for _ in range(warm + repeats)]
         return None, taken[warm:]
 

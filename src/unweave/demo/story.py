@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
-from torch import nn
+from torch import Tensor, nn
 
 import unweave
 from unweave.audit.evidence import Task
@@ -244,8 +244,14 @@ class Story:
 def _in_use(memory: int) -> bool:
     """Whether any tensor, be it a view, still holds the memory at this address."""
     gc.collect()
-    tensors = (thing for thing in gc.get_objects() if type(thing) is torch.Tensor)
-    return any(tensor.untyped_storage().data_ptr() == memory for tensor in tensors)
+    return any(_holds(thing, memory) for thing in gc.get_objects() if type(thing) is torch.Tensor)
+
+
+def _holds(tensor: Tensor, memory: int) -> bool:
+    try:
+        return tensor.untyped_storage().data_ptr() == memory
+    except NotImplementedError:  # one of torch.func's wrappers: what it wraps is a tensor of its own
+        return False
 
 
 def _with_retained(errors: Errors, retained: float) -> Errors:
