@@ -166,7 +166,7 @@ def quick_block(root: Path = ROOT) -> str:
     made, jobs = runs[-1]["provenance"], sum(one["jobs"] for one in runs[-1]["experiments"].values())
     text = (
         f"`{runs[-1]['command']}`: all {len(runs[-1]['documents'])} experiments, {jobs} jobs, on {made['processors']} "
-        f"processors **shared with other work**, PyTorch {made['torch']}. A job that several experiments share counts "
+        f"processors, PyTorch {made['torch']}. A job that several experiments share counts "
         "for the first of them."
     )
     return "\n".join([QUICK_START, *lines, "", text, QUICK_END])
