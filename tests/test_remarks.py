@@ -297,8 +297,9 @@ def test_a_validation_set_of_a_class_with_few_held_out_samples_is_no_wonder() ->
 def test_whose_model_and_whose_protection_it_is_reaches_those_who_ask(
     points: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    same, soft = list[bool](), list[set[str]]()
+    same, soft, watched = list[bool](), list[set[str]](), list[bool]()
     choose, about = module.choose_goal, remarks.about_the_end
+    monkeypatch.setattr(remarks, "risen_since", lambda *args: watched.append(args[-1]) or [])
     monkeypatch.setattr(
         module, "choose_goal", lambda *args, same_model: same.append(same_model) or choose(*args, same_model=same_model)
     )
@@ -307,7 +308,10 @@ def test_whose_model_and_whose_protection_it_is_reaches_those_who_ask(
     more = points.samples(torch.arange(50, 80))
     for first in (None, points.model):
         unweave.forget(once.model, more, once.grams, points.val, config, first=first)
-    assert same == [True, False, True]
+    unweave.forget(once.model, more, once.grams, points.val[:1], config)
+    assert watched == [True, True, True, False], "the validation samples of fit, and then half of them"
+    soft.pop()
+    assert same == [True, False, True, False]
     assert soft == [{"0"}, set(points.grams.names), set(points.grams.names)]
 
 

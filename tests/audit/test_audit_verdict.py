@@ -63,6 +63,9 @@ def test_samples_that_were_harder_than_strangers_before_are_no_mark_of_forgettin
         check = next(check for check in audit.verdict.checks if check.name == "Margin")
         assert check.outcome == expected
         assert ("as they did to the original network" in check.sentence) == (expected == "inconclusive")
+    beside = Evidence(world.answers(memory=-1.5), world.answers(memory=-1.0), world.answers(memory=0.0))
+    check = next(check for check in examine(beside).verdict.checks if check.name == "Margin")
+    assert check.outcome == "fail", "a retrained network tells what is to be expected"
 
 
 @pytest.mark.parametrize("ruin", ["random", "constant"])

@@ -10,12 +10,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from benchmarks import speed, training
+from benchmarks import several, speed, training
 from benchmarks.options import Options
 from benchmarks.several import TOGETHER, WAYS, Grouped, Vmapped
-from experiments.data import load_embedded
+from experiments.data import Labelled, load_embedded
+from experiments.training.fast import Learning
 from experiments.training.models import allcnn
-from experiments.training.recipes import RECIPES
+from experiments.training.recipes import RECIPES, Recipe
 from unweave.errors import ConfigError
 
 BATCH = 6
@@ -59,8 +60,24 @@ def test_one_step_of_all_is_the_step_of_each(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_each_way_trains(way: str) -> None:
+def test_each_way_trains(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the networks, to the end: each weight has moved."""
+    first, last = list[torch.Tensor](), list[torch.Tensor]()
+    train_end, train_many = several.train_end, several.train_many
+
+    def watched(recipe: Recipe, learning: Learning, data: Labelled, seed: int) -> None:
+        first.extend(weight.detach().clone() for weight in learning.weights)
+        train_end(recipe, learning, data, seed)
+        last.extend(learning.weights)
+
+    monkeypatch.setattr(several, "train_end", watched)
+    monkeypatch.setattr(several, "train_many", lambda *args: last.append(train_many(*args)))
     WAYS[way](RECIPES["quick"], load_embedded(torch.device("cpu"), per_class=TOGETHER * 5).train, 0)
+    if way == "streams":
+        assert len(last[0]) == TOGETHER
+    else:
+        assert first
+        assert not any(torch.equal(before, after) for before, after in zip(first, last, strict=True))
 
 
 def test_a_network_without_a_grouped_form_is_refused() -> None:

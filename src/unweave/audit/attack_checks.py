@@ -22,7 +22,7 @@ def check_attack(found: AttackResult, limits: Thresholds, tries: int, needs_cont
     allowed = (centre - limits.auc, centre + limits.auc)
     outcome = place(at, allowed, effective_samples(found.unlearned), tries)
     measured, blind = at(FAIL_CONFIDENCE), False
-    if outcome == "fail" and measured.value < centre and _unlike_from_the_first(found, centre):
+    if outcome == "fail" and measured.value < centre and _unlike_from_the_first(found):
         outcome, sentence = "inconclusive", _HARD
     elif outcome == "fail":
         sentence = _seen(found, above=measured.value > centre)
@@ -53,9 +53,13 @@ def _against(found: AttackResult) -> tuple[float, IntervalAt]:
     return centre, from_draws(value, found.unlearned.draws[:, 0] - floor.draws[:, 0] + centre)
 
 
-def _unlike_from_the_first(found: AttackResult, centre: float) -> bool:
-    """Whether the original network, too, knew these samples less well than strangers: then the two are not alike."""
-    return found.strangers and found.original is not None and found.original.auc.high < centre
+def _unlike_from_the_first(found: AttackResult) -> bool:
+    """Whether the original network, too, knew these samples less well than strangers: then the two are not alike.
+
+    A retrained network says what is to be expected of them, and then nothing else is asked.
+    """
+    alone = found.strangers and found.retrained is None
+    return alone and found.original is not None and found.original.auc.high < 0.5
 
 
 _HARD = (
