@@ -66,9 +66,9 @@ def test_each_way_trains(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     train_end, train_many = several.train_end, several.train_many
 
     def watched(recipe: Recipe, learning: Learning, data: Labelled, seed: int) -> None:
-        first.extend(weight.detach().clone() for weight in learning.weights)
+        first.extend(weight.detach().clone() for weight in learning.net.parameters())
         train_end(recipe, learning, data, seed)
-        last.extend(learning.weights)
+        last.extend(learning.net.parameters())
 
     monkeypatch.setattr(several, "train_end", watched)
     monkeypatch.setattr(several, "train_many", lambda *args: last.append(train_many(*args)))
