@@ -41,5 +41,5 @@ def train_plainly(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
 def _optimiser(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
     if recipe.optimiser == "adam":
         return torch.optim.Adam(net.parameters(), recipe.lr, weight_decay=recipe.weight_decay)
-    nesterov = recipe.schedule == "one cycle"
-    return torch.optim.SGD(net.parameters(), recipe.lr, 0.9, weight_decay=recipe.weight_decay, nesterov=nesterov)
+    decay, nesterov = recipe.weight_decay, recipe.is_nesterov
+    return torch.optim.SGD(net.parameters(), recipe.lr, 0.9, weight_decay=decay, nesterov=nesterov)

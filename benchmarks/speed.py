@@ -105,7 +105,7 @@ def training(result: dict[str, Any]) -> list[str]:
     head += ["plainly, an epoch, s", "all epochs, s"] if plain else []
     lines = ["", f"| {' | '.join(head)} |", f"|---|{'---:|' * (len(head) - 1)}"]
     for name, row in result["recipes"].items():
-        optimiser = {"sgd": "SGD", "adam": "Adam"}[row["optimiser"]]
+        optimiser = {"sgd": "SGD", "nesterov": "SGD, Nesterov", "adam": "Adam"}[row["optimiser"]]
         cells = [f"{row['images']:,}", str(row["batch_size"]), optimiser, str(row["epochs"]), *_of_epochs(row)]
         lines.append(f"| `{name}` | {' | '.join(cells + (_of_epochs(row['plain']) if plain else []))} |")
     return lines + [line for name, row in result["recipes"].items() for line in _at_once(name, row)]

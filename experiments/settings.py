@@ -46,14 +46,20 @@ class Setting:
     """Training images a class, and a third as many held-out ones, for a quick look; None: all."""
 
 
-PUBLISHED = "-paper"
-"""Ends the names of settings and recipes with the paper's own schedule."""
+PUBLISHED = {"-paper": "code", "-text": "text"}
+"""What ends the names of settings and recipes with the paper's own schedule, and which of the two has it so. The text's
+is there where it takes longer than the code's."""
 
 
 def published(setting: Setting) -> list[Setting]:
-    """The same network trained by the paper's own schedule; none where that has no recipe."""
-    recipe = setting.recipe + PUBLISHED
-    return [replace(setting, name=setting.name + PUBLISHED, recipe=recipe)] if recipe in RECIPES else []
+    """The same network trained by the paper's own schedule, the code's first; none where that has no recipe."""
+    found = [end for end in PUBLISHED if setting.recipe + end in RECIPES]
+    return [replace(setting, name=setting.name + end, recipe=setting.recipe + end) for end in found]
+
+
+def told_in(setting: str) -> str:
+    """Whether the paper's code or its text has the schedule of a setting that :func:`published` named."""
+    return next(where for end, where in PUBLISHED.items() if setting.endswith(end))
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from experiments.documents.cells import (
 )
 from experiments.documents.distances import DISTANCE, NOTHING, distances, each_distance, times
 from experiments.documents.studies import attacks, class_smallvgg, epochs, gamma, incremental_long, layers, simple
+from experiments.settings import told_in
 from experiments.trials import ALSO
 
 Document = Mapping[str, Any]
@@ -210,7 +211,7 @@ def _by_the_papers_schedule(document: Document, of: str, keys: tuple[str, ...]) 
     for setting, methods in document.get("the paper's schedule", {}).items():
         if methods:
             epochs = document["recipes"][setting]["epochs"]
-            words = f"{of} of all {epochs} epochs of the schedule in the paper's code:"
+            words = f"{of} of all {epochs} epochs of the schedule in the paper's {told_in(setting)}:"
             shown.append(f"{words}\n\n{simple(methods, keys)}")
             retrained = methods.get("retrained", {}).get("seconds")
             requests = [row for name, row in methods.items() if name not in ("original", "retrained")]

@@ -19,8 +19,7 @@ def optimiser_of(recipe: Recipe, weights: Sequence[nn.Parameter], device: torch.
     rate: float | Tensor = torch.tensor(recipe.lr, device=device) if captured else recipe.lr
     if recipe.optimiser == "adam":
         return torch.optim.Adam(weights, rate, weight_decay=decay, fused=captured, capturable=captured)
-    nesterov = recipe.schedule == "one cycle"
-    return torch.optim.SGD(weights, rate, momentum=0.9, nesterov=nesterov, weight_decay=decay, fused=captured)
+    return torch.optim.SGD(weights, rate, 0.9, nesterov=recipe.is_nesterov, weight_decay=decay, fused=captured)
 
 
 def buffers_of(optimiser: Optimizer, weights: Sequence[nn.Parameter]) -> dict[str, Tensor]:

@@ -134,8 +134,9 @@ def test_a_step_of_table_3_is_also_asked_of_networks_by_all_of_the_papers_schedu
 
 def test_table_1_is_also_asked_of_networks_by_the_papers_schedule(tmp_path: Path) -> None:
     names = {job.name for job in table1.jobs(Work(tmp_path, FULL_SIZE, torch.device("cpu")))}
-    also = {name for name in names if name.startswith("allcnn-cifar10-paper/")}
-    assert also == {f"allcnn-cifar10-paper/500-of-class-0/{kind}/0" for kind in ("original", "retrained", *table1.OURS)}
+    for setting in ("allcnn-cifar10-paper", "allcnn-cifar10-text"):
+        also = {name for name in names if name.startswith(f"{setting}/")}
+        assert also == {f"{setting}/500-of-class-0/{kind}/0" for kind in ("original", "retrained", *table1.OURS)}
 
 
 def test_a_shuffled_loader_shows_every_sample_once_and_in_another_order_each_time() -> None:

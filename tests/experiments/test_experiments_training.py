@@ -18,6 +18,7 @@ from experiments.training import fast as fast_training
 from experiments.training.augmentation import augment
 from experiments.training.dropout import dropout_drawn_from
 from experiments.training.fast import RECIPES, Learning, Recipe, one_cycle, train_end, train_many, train_recipe
+from experiments.training.optimisers import optimiser_of
 from experiments.training.recipes import recipe_of
 from unweave.errors import ConfigError, DataError
 
@@ -300,11 +301,30 @@ def test_the_papers_recipes_are_those_of_its_code() -> None:
         assert RECIPES[name].settings() == settings | {"name": name}
 
 
+def test_the_recipe_of_the_papers_text_departs_from_its_code_where_the_text_does() -> None:
+    code, text = (RECIPES[f"allcnn-cifar10-{end}"].settings() for end in ("paper", "text"))
+    changed = {"name": "allcnn-cifar10-text", "epochs": 200, "batch_size": 250, "optimiser": "nesterov"}
+    assert text == code | changed
+
+
+@pytest.mark.parametrize("optimiser", ["sgd", "nesterov"])
+def test_nesterovs_momentum_is_there_where_the_recipe_asks_for_it(optimiser: str) -> None:
+    recipe = dataclasses.replace(PUBLISHED, optimiser=optimiser, build=linear, epochs=2, weight_decay=0.0)
+    made = optimiser_of(recipe, list(linear().parameters()), torch.device("cpu"))
+    assert made.param_groups[0]["momentum"] == 0.9
+    assert made.param_groups[0]["nesterov"] == (optimiser == "nesterov")
+    assert not dataclasses.replace(ADAM).is_nesterov
+    assert SMALL.is_nesterov
+
+
 def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
     assert all(recipe_of(name).name == name for name in RECIPES)
     refused: list[tuple[str, Callable[[], object]]] = [
         ("Invalid recipe: 'vgg'.*allcnn-cifar10", lambda: train_recipe("vgg", images(30), 0)),
-        ("Invalid optimiser: 'Adam'. Supported: 'sgd', 'adam'", lambda: dataclasses.replace(SMALL, optimiser="Adam")),
+        (
+            "Invalid optimiser: 'Adam'. Supported: 'sgd', 'nesterov', 'adam'",
+            lambda: dataclasses.replace(SMALL, optimiser="Adam"),
+        ),
         ("Invalid schedule: 'cosine'. Supp", lambda: dataclasses.replace(SMALL, schedule="cosine")),
         ("Invalid lr_end: 0", lambda: dataclasses.replace(SMALL, schedule="exponential")),
         ("Invalid epochs", lambda: dataclasses.replace(SMALL, epochs=0)),
