@@ -26,3 +26,9 @@ def draw_crops(n: int, padding: int, generator: torch.Generator) -> tuple[Tensor
     top, left = torch.randint(0, 2 * padding + 1, (2, n, 1), generator=generator, device=generator.device)
     mirrored = torch.rand(n, 1, generator=generator, device=generator.device) < 0.5
     return top.squeeze(1), left.squeeze(1), mirrored.squeeze(1)
+
+
+def as_they_are(n: int, padding: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """The crops that are the images themselves, not mirrored, in the form of :func:`draw_crops`; nothing is drawn."""
+    middle = torch.full((n,), padding, device=generator.device)
+    return middle, middle, torch.zeros(n, dtype=torch.bool, device=generator.device)

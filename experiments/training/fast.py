@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from experiments.datasets.images import Labelled
-from experiments.training.augmentation import draw_crops
+from experiments.training.augmentation import as_they_are, draw_crops
 from experiments.training.dropout import dropout_drawn_from
 from experiments.training.halfway import Diary, Halfway
 from experiments.training.optimisers import buffers_of, forget_steps, optimiser_of, put_back
@@ -350,9 +350,11 @@ def _plan(recipe: Recipe, n: int, order: torch.Generator) -> tuple[Tensor, Tenso
             "recipe's batch_size."
         )
     epochs = []
-    for _ in range(recipe.epochs):
+    for epoch in range(recipe.epochs):
         chosen = torch.randperm(n, generator=order, device=order.device)[: batches * recipe.batch_size]
-        epochs.append((chosen, *draw_crops(len(chosen), recipe.padding, order)))
+        plain = epoch >= recipe.epochs - recipe.plain_epochs
+        crops = as_they_are if plain else draw_crops
+        epochs.append((chosen, *crops(len(chosen), recipe.padding, order)))
     parts = (torch.cat(part).view(-1, recipe.batch_size) for part in zip(*epochs, strict=True))
     chosen, top, left, mirrored = parts
     return chosen, top, left, mirrored

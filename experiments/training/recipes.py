@@ -33,6 +33,8 @@ class Recipe:
     """SGD has momentum 0.9, and Nesterov's also with one cycle; all add the decay to the gradient."""
     lr_end: float = 0.0
     """Where the exponential schedule ends; one cycle ends at 0."""
+    plain_epochs: int = 0
+    """So many at the end show every image as it is, neither shifted nor mirrored."""
 
     def __post_init__(self) -> None:
         for name, value, known in (("schedule", self.schedule, Schedule), ("optimiser", self.optimiser, Optimiser)):
@@ -44,6 +46,8 @@ class Recipe:
             raise ConfigError(
                 f"Invalid epochs or batch_size: {self.epochs}, {self.batch_size}. Supported: 1 and 2 or more."
             )
+        if not 0 <= self.plain_epochs <= self.epochs:
+            raise ConfigError(f"Invalid plain_epochs: {self.plain_epochs}. Supported: 0 to epochs, {self.epochs}.")
 
     @property
     def is_nesterov(self) -> bool:
@@ -51,9 +55,12 @@ class Recipe:
         return self.optimiser == "nesterov" or (self.optimiser == "sgd" and self.schedule == "one cycle")
 
     def settings(self) -> dict[str, str | int | float]:
-        """As JSON, for a result or for the settings of a job; the network by its name."""
-        made = {field.name: getattr(self, field.name) for field in fields(self)}
-        return made | {"build": self.build.__name__}
+        """As JSON, for a result or for the settings of a job; the network by its name.
+
+        Plain epochs where there are any: recipes without them were told so before these existed.
+        """
+        made = {field.name: getattr(self, field.name) for field in fields(self)} | {"build": self.build.__name__}
+        return made if self.plain_epochs else {key: value for key, value in made.items() if key != "plain_epochs"}
 
 
 def _paper(name: str, build: Callable[[], nn.Module], epochs: int) -> Recipe:

@@ -35,7 +35,9 @@ SMALL = Recipe("small", small_net, epochs=3, lr=0.1, batch_size=8, weight_decay=
 PUBLISHED = dataclasses.replace(SMALL, schedule="exponential", lr_end=0.01)
 # Where a gradient is all but zero (a bias before batch norm), Adam would step by rounding errors: decay outweighs them.
 ADAM = dataclasses.replace(PUBLISHED, optimiser="adam", lr=0.01, lr_end=0.001, weight_decay=0.05)
-EVERY_KIND = pytest.mark.parametrize("recipe", [SMALL, PUBLISHED, ADAM], ids=["one cycle", "exponential", "adam"])
+PLAIN_END = dataclasses.replace(SMALL, plain_epochs=1)
+KINDS = {"one cycle": SMALL, "exponential": PUBLISHED, "adam": ADAM, "plain end": PLAIN_END}
+EVERY_KIND = pytest.mark.parametrize("recipe", KINDS.values(), ids=KINDS)
 
 
 def images(n: int, seed: int = 0, device: str = "cpu") -> Labelled:
@@ -88,7 +90,10 @@ def step_by_step(recipe: Recipe, data: Labelled, seed: int, learning: Learning |
     with dropping_in_turn(masks, net):
         for epoch in range(recipe.epochs):
             chosen = torch.randperm(len(data), generator=order)[: batches * size]
-            x = augment(data.x[chosen], recipe.padding, order).contiguous(memory_format=torch.channels_last)
+            shown = data.x[chosen]
+            if epoch < recipe.epochs - recipe.plain_epochs:
+                shown = augment(shown, recipe.padding, order)
+            x = shown.contiguous(memory_format=torch.channels_last)
             for i in range(batches):
                 part = slice(i * size, (i + 1) * size)
                 loss = F.cross_entropy(net(x[part]), data.y[chosen][part])
@@ -317,6 +322,11 @@ def test_nesterovs_momentum_is_there_where_the_recipe_asks_for_it(optimiser: str
     assert SMALL.is_nesterov
 
 
+def test_only_recipes_with_plain_epochs_tell_of_them() -> None:
+    assert "plain_epochs" not in SMALL.settings(), "outcomes of before these existed stay valid"
+    assert PLAIN_END.settings() == SMALL.settings() | {"plain_epochs": 1}
+
+
 def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
     assert all(recipe_of(name).name == name for name in RECIPES)
     refused: list[tuple[str, Callable[[], object]]] = [
@@ -328,6 +338,7 @@ def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
         ("Invalid schedule: 'cosine'. Supp", lambda: dataclasses.replace(SMALL, schedule="cosine")),
         ("Invalid lr_end: 0", lambda: dataclasses.replace(SMALL, schedule="exponential")),
         ("Invalid epochs", lambda: dataclasses.replace(SMALL, epochs=0)),
+        ("Invalid plain_epochs: 4. Supported: 0 to epochs, 3", lambda: dataclasses.replace(SMALL, plain_epochs=4)),
     ]
     for message, make in refused:
         with pytest.raises(ConfigError, match=message):
