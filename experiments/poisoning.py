@@ -30,7 +30,7 @@ from experiments.search import lowest
 from experiments.settings import Case, Setting
 from experiments.training.loaders import Shuffled
 from experiments.trials import KNOBS, SCHEME
-from experiments.ways.methods import capped, fitted_to, pgu_story, title_of
+from experiments.ways.methods import capped, fitted_to, pgu_story, timed_request, title_of
 from experiments.ways.outcome import Outcome, all_finite
 from experiments.ways.requests import original_job
 from experiments.ways.tuning import best_of, described, earlier_trials, kept_rows, skipped
@@ -99,10 +99,10 @@ def repair(
     sections = poisoned_by(data, budget)
     wrong, right, val = sections.poison.batches(), sections.poison_clean.batches(), data.val.batches()
     if method in (*OURS, SOFT):
-        config = _config(setting, method)
+        config = capped(work, _config(setting, method))
         stride = "one" if method == "pgu" and setting.strided else "layer"
         grams, fitted = work.grams(setting, seed, with_poison(budget), stride)
-        result, seconds = work.timed(lambda: unweave.forget(net, wrong, grams, val, capped(work, config)))
+        result, seconds = timed_request(work, setting, config, partial(unweave.forget, net, wrong, grams, val))
         return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})
     baseline = BASELINES[method]
     config = fitted_to(work, baseline.config(**settings or {}))

@@ -21,7 +21,7 @@ import unweave
 from experiments.running.training_sets import FULL
 from experiments.running.work import Work
 from experiments.settings import Case, Setting, step_alone
-from experiments.ways.methods import SAMPLES, capped, pgu_config, pgu_story
+from experiments.ways.methods import SAMPLES, capped, pgu_config, pgu_story, timed_request
 
 WITH_FIRST = "match first"
 """The way that is told the original network."""
@@ -56,8 +56,8 @@ def chain(work: Work, setting: Setting, per_class: int, steps: int, method: str,
         forget = data.train.where(asked.chosen(data.train.y))
         loaders = forget.batches(), data.val.batches()
         told = original if method == WITH_FIRST and number > 1 else None
-        request = partial(unweave.forget, net, loaders[0], grams, loaders[1], config, first=told)
-        result, seconds = work.timed(request)
+        ask = partial(unweave.forget, net, loaders[0], grams, loaders[1], first=told)
+        result, seconds = timed_request(work, setting, config, ask)
         net, grams = result.model, result.grams
         yield Step(number, asked, net, seconds, pgu_story(result))
         if work.device.type == "cuda":

@@ -17,7 +17,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ import unweave
 from experiments.running.sources import recipe_of
 from experiments.running.training_sets import FULL
 from experiments.running.work import Work, in_all
-from experiments.settings import Case
+from experiments.settings import Case, Setting
 from experiments.training.loaders import Shuffled
 from experiments.trials import baseline_of
 from experiments.ways.last_layers import by_last_layers
@@ -108,11 +110,22 @@ def by_projection(work: Work, case: Case, seed: int, config: unweave.ForgetConfi
     grams, fitted = work.grams(case.setting, seed, stride=stride)
     net, parts = work.network(case.setting, FULL, seed), work.parts(case)
     loaders = parts.forget.batches(), parts.val.batches()
-    of_a_kind = f"request of {case.setting.name}, {config.task}, {config.objective}, {config.protect}, {config.way}"
-    if work.first_time(of_a_kind):  # the first of its kind in a process also loads kernels
-        unweave.forget(net, loaders[0], grams, loaders[1], replace(config, epochs=2))
-    result, seconds = work.timed(lambda: unweave.forget(net, loaders[0], grams, loaders[1], config))
+    ask = partial(unweave.forget, net, loaders[0], grams, loaders[1])
+    result, seconds = timed_request(work, case.setting, config, ask)
     return Outcome(result.model, seconds, {**pgu_story(result), "fit seconds": fitted})
+
+
+def timed_request(
+    work: Work,
+    setting: Setting,
+    config: unweave.ForgetConfig,
+    ask: Callable[[unweave.ForgetConfig], unweave.ForgetResult],
+) -> tuple[unweave.ForgetResult, float | None]:
+    """A request and its seconds. The first of its kind in a process also loads kernels: a short one goes before it."""
+    of_a_kind = f"request of {setting.name}, {config.task}, {config.objective}, {config.protect}, {config.way}"
+    if not work.crowded and work.first_time(of_a_kind):
+        ask(replace(config, epochs=2))
+    return work.timed(lambda: ask(config))
 
 
 def capped(work: Work, config: unweave.ForgetConfig) -> unweave.ForgetConfig:

@@ -22,7 +22,9 @@ STEPS = 3
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Work:
-    return Work(tmp_path_factory.mktemp("work"), SMOKE, torch.device("cpu"))
+    made = Work(tmp_path_factory.mktemp("work"), SMOKE, torch.device("cpu"))
+    made.crowded = True  # nothing is timed, so nothing is run beforehand
+    return made
 
 
 @pytest.fixture
@@ -49,6 +51,24 @@ def test_one_way_is_told_the_original_network_from_its_second_request_on(
     assert [given for given, _ in told] == [original, *ended[:-1]], "each goes on with what the one before left"
     first = original if method == WITH_FIRST else None
     assert [given for _, given in told] == [None, first, first]
+
+
+@pytest.mark.parametrize("crowded", [False, True])
+def test_kernels_are_loaded_by_a_short_request_before_the_first_that_is_timed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, crowded: bool
+) -> None:
+    work, asked, forget = Work(tmp_path, SMOKE, torch.device("cpu")), list[int](), unweave.forget
+    work.crowded = crowded
+
+    def watched(*given: Any, **told: Any) -> unweave.ForgetResult:
+        asked.append(given[-1].epochs)
+        return forget(*given, **told)
+
+    monkeypatch.setattr(unweave, "forget", watched)
+    steps = list(chain(work, SMOKE.smallvgg, SMOKE.per_class, 2, "match", 0))
+    whole = SMOKE.pgu_epochs
+    assert asked == ([whole, whole] if crowded else [2, whole, whole])
+    assert [step.seconds is None for step in steps] == [crowded, crowded]
 
 
 def test_with_the_original_network_the_sums_lose_what_was_added(
