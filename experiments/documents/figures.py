@@ -201,7 +201,7 @@ def _lost(found: Document) -> Spec | None:
 def _scores(found: Document, papers: Sequence[int]) -> Spec | None:
     """What the attacker thinks of unlearned networks and of retrained ones, side by side at some moments.
 
-    At first, where it sees least, where the rule stops or at last, and at the paper's moments: after so many epochs of
+    At first, where it sees least, where the rule stops, at last, and at the paper's moments: after so many epochs of
     the authors' schedule, whose first takes no step.
     """
     seen, taken = found["attacks"].get("methods", {}), found["epochs"]
@@ -209,7 +209,8 @@ def _scores(found: Document, papers: Sequence[int]) -> Spec | None:
     if not scored:
         return None
     blind = min(scored, key=lambda name: abs(seen[name]["xgboost"]["auc"]["value"] - 0.5))
-    shown = {scored[0], blind, scored[-1]} | {name for name in scored if taken[name] + 1 in papers}
+    shown = {scored[0], blind, scored[-1], *found.get("stopped by the rule", ())}
+    shown |= {name for name in scored if taken[name] + 1 in papers}
     rows = [
         {"who": who, "log-odds of member": edge, "share": share, "when": _when(found, name)}
         for name in scored

@@ -131,6 +131,8 @@ def test_the_attackers_scores_are_shown_at_the_papers_moments_and_at_ours() -> N
     looks = [("original", 0, 0.9), ("a", 7, 0.8), ("b", 11, 0.7), ("c", 19, 0.51), ("d", 39, 0.47), ("e", 73, 0.4)]
     stopped = ["before", "after 11 epochs", "after 19 epochs", "after 39 epochs", "after 73 epochs, the rule's stop"]
     assert panels(scores(*looks, stopped="e"), "smallvgg") == stopped
+    further = [*looks, ("f", 79, 0.3), ("g", 99, 0.3)]
+    assert panels(scores(*further, stopped="e"), "smallvgg") == [*stopped, "after 99 epochs"]
     looks = [("original", 0, 0.9), ("a", 29, 0.5), ("b", 59, 0.4), ("c", 69, 0.3), ("d", 98, 0.2)]
     assert panels(scores(*looks), "resnet18") == ["before", *(f"after {n} epochs" for n in (29, 69, 98))]
 
