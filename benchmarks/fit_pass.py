@@ -21,7 +21,7 @@ import unweave
 from benchmarks.options import Document, Options, document
 from benchmarks.timing import summed_up, timed
 from experiments.training.models import allcnn
-from unweave.rest import at_rest
+from unweave.reading.rest import at_rest
 
 Batches = list[tuple[torch.Tensor, torch.Tensor]]
 
@@ -66,7 +66,7 @@ def run(options: Options) -> Document:
         torch.cuda.reset_peak_memory_stats()
         unweave.fit(net, batches)
         more = {"waits": waits(net, batches[:8]), "peak MiB": torch.cuda.max_memory_allocated() / 2**20}
-    with mock.patch("unweave.sums.quickest", return_value="patches"):
+    with mock.patch("unweave.fitting.sums.quickest", return_value="patches"):
         ways["fit by patches"] = summed_up(timed(lambda: unweave.fit(net, batches), device, 1)[1])
     return document("fit", options, began, samples=samples, batch=batch, ways=ways, **more)
 

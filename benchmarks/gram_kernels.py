@@ -5,8 +5,8 @@
 For each geometry: seconds of each (median and spread over interleaved repeats; pixels only of maps that are small
 enough for them), patches to correlations as a ratio, the memory each takes beyond the maps and what it sums in, and
 the largest error against a float64 product of all patches, relative to the largest entry. With one thread the seconds
-are the processor's own, which other programs do not lengthen. Then the prices of :mod:`unweave.routes`, fitted to these
-seconds, and what the rule chose.
+are the processor's own, which other programs do not lengthen. Then the prices of :mod:`unweave.arithmetic.routes`,
+fitted to these seconds, and what the rule chose.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torch import Tensor, nn
 from benchmarks.memory import peak_bytes
 from benchmarks.options import Document, Options, document
 from benchmarks.power import power_law
-from unweave import routes
+from unweave.arithmetic import routes
+from unweave.arithmetic.patches import Patches
+from unweave.arithmetic.pixels import PixelSums
+from unweave.arithmetic.structured import PatchSums
+from unweave.fitting.sums import GramSum
 from unweave.layers import find_layers
-from unweave.patches import Patches
-from unweave.pixels import PixelSums
-from unweave.structured import PatchSums
-from unweave.sums import GramSum
 
 # samples, channels, side, kernel, stride, dilation, groups
 SMALL = [

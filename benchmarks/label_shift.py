@@ -3,8 +3,9 @@
     python -m benchmarks.label_shift [--seeds 2] [--retrained 2] [--out results/label-shift.json]
 
 The demonstration's network and images, 300 of each class. A network that is trained on fewer samples of a class says it
-less often, so what to aim at is not where held-out samples are, but where they would be (``unweave.label_shift``).
-Beside it the same request without that, and networks that were trained without the samples. Seeds begin at FIRST_SEED
+less often, so what to aim at is not where held-out samples are, but where they would be
+(``unweave.behaviour.label_shift``). Beside it the same request without that, and networks that were trained without the
+samples. Seeds begin at FIRST_SEED
 and the classes are CLASSES: lower seeds and other classes were looked at while this was made.
 """
 

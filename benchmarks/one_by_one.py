@@ -26,9 +26,9 @@ from torch import Tensor, nn
 import unweave
 from benchmarks.provenance import provenance
 from unweave import LayerGrams
+from unweave.behaviour.outcomes import margin
 from unweave.demo import data, network
 from unweave.demo.data import Images
-from unweave.outcomes import margin
 
 FIRST_SEED = 3
 PER_CLASS = 4

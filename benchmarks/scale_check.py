@@ -22,7 +22,7 @@ from benchmarks.scale_nets import Decoder, VisionTransformer, resnet50
 from unweave.fit import stream
 from unweave.grams import Manner
 from unweave.layers import find_layers
-from unweave.rest import at_rest, fingerprint
+from unweave.reading.rest import at_rest, fingerprint
 
 REPEATS = {"cpu": 1, "cuda": 3}
 """Of every pass, the least of which counts: what is wanted is a difference of two, and a GPU's host is not still."""

@@ -4,8 +4,8 @@
     python -m benchmarks.scale_model --out results/scale-model.json     and the numbers behind them
 
 A network is built on the meta device and run once, so that its layers, rows and products are those that fit() itself
-would see; Grams are priced as :mod:`unweave.routes` prices them. Nothing that is printed was timed: it is products
-divided by rates. RATES says which rates were measured and which are assumed.
+would see; Grams are priced as :mod:`unweave.arithmetic.routes` prices them. Nothing that is printed was timed: it is
+products divided by rates. RATES says which rates were measured and which are assumed.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.provenance import provenance
 from benchmarks.scale_nets import Decoder, VisionTransformer, resnet50
-from unweave import distributed, fused, routes
+from unweave import distributed
+from unweave.arithmetic import fused, routes
+from unweave.arithmetic.patches import Patches
+from unweave.arithmetic.products import block_of
+from unweave.fitting.taps import tapped
 from unweave.layers import find_layers
-from unweave.patches import Patches
-from unweave.products import block_of
-from unweave.rest import at_rest
-from unweave.taps import tapped
+from unweave.reading.rest import at_rest
 
 
 class Rate(TypedDict):

@@ -28,10 +28,10 @@ from benchmarks.plain import plain_forget, plain_grams
 from benchmarks.timing import OverTimeError, at_most, summed_up, timed, wait
 from experiments.datasets.images import error
 from experiments.training.fast import train_fast
-from unweave import captured
 from unweave.baselines import BASELINES
 from unweave.errors import ConfigError
-from unweave.rest import at_rest, fingerprint
+from unweave.reading.rest import at_rest, fingerprint
+from unweave.walking import captured
 
 FIT_BATCH = {"cpu": 512, "cuda": 2048}
 """Samples a batch of the pass over the training set: a GPU is started seldom enough with large ones."""

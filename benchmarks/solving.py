@@ -25,8 +25,8 @@ from torch import Tensor, nn
 import unweave
 from benchmarks.protection import PROBLEMS, Points, wrong
 from benchmarks.provenance import provenance
+from unweave.behaviour.outcomes import margin
 from unweave.demo import data, network, requests
-from unweave.outcomes import margin
 
 FIRST_SEED = 30
 IMAGE_SEEDS = 3

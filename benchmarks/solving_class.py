@@ -6,7 +6,8 @@ AllCNN of half the width, trained on the demonstration's images, three requests 
 trained without those samples beside each. "own" is of test images of the class; errors are percent wrong. "off" is the
 mean over forgotten samples of how far a margin is from the retrained network's, "felt" the largest relative change of a
 layer's outputs on retained samples, "steps" are epochs of a walk or solved steps. "priced by rows" is solving where a
-layer's price is μ alone (:mod:`unweave.prices`). Seeds and classes are others than those looked at while it was made.
+layer's price is μ alone (:mod:`unweave.walking.prices`). Seeds and classes are others than those looked at while it was
+made.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Way:
 
     def prices(self) -> AbstractContextManager[Any]:
         """Inside, layers are priced in this way."""
-        return mock.patch("unweave.prices._slope", return_value=1.0) if self.by_rows else nullcontext()
+        return mock.patch("unweave.walking.prices._slope", return_value=1.0) if self.by_rows else nullcontext()
 
 
 WAYS = {

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from unweave.fitting.sums import GramSum
+from unweave.fitting.taps import Sink, tapped
 from unweave.grams import LayerGrams, LayerInfo, Origin
 from unweave.layers import find_layers
-from unweave.rest import at_rest
-from unweave.sums import GramSum
-from unweave.taps import Sink, tapped
+from unweave.reading.rest import at_rest
 
 # unweave.fit is the function; the module of that name is only to be had like this.
 fit_module = importlib.import_module("unweave.fit")

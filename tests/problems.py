@@ -126,3 +126,16 @@ def without_counts(grams: unweave.LayerGrams) -> unweave.LayerGrams:
 def without_profile(problem: Problem) -> Problem:
     """The same problem with Grams that were fitted without ``val=``."""
     return replace(problem, grams=problem.fitted())
+
+
+class Jittered(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    """Samples that are a little different each time."""
+
+    def __init__(self, x: Tensor, y: Tensor, noise: float) -> None:
+        self.x, self.y, self.noise = x, y, noise
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, i: int) -> tuple[Tensor, int]:
+        return self.x[i] + self.noise * torch.randn(self.x.shape[1:]), int(self.y[i])

@@ -20,7 +20,7 @@ from torch import nn
 
 import unweave
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError, StoreError, UnweaveError
-from unweave.rest import fingerprint
+from unweave.reading.rest import fingerprint
 
 
 @dataclass

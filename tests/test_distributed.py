@@ -22,9 +22,9 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import unweave
 from unweave import distributed
-from unweave.descent import Descent
-from unweave.rest import fingerprint
-from unweave.twins import Twins, marks
+from unweave.fitting.twins import Twins, marks
+from unweave.reading.rest import fingerprint
+from unweave.walking.descent import Descent
 
 EXACT = 1e-10
 

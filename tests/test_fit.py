@@ -26,12 +26,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import unweave
-from unweave import twins
-from unweave.batches import Doubts
+from unweave.behaviour.outcomes import LEVELS
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError
-from unweave.outcomes import LEVELS
-from unweave.steady import require_same_outputs
-from unweave.sums import GramSum
+from unweave.fitting import twins
+from unweave.fitting.steady import require_same_outputs
+from unweave.fitting.sums import GramSum
+from unweave.reading.batches import Doubts
 
 EXACT = 1e-10
 
@@ -108,7 +108,7 @@ def test_the_random_state_is_left_alone() -> None:
 
 PRECISION_PROGRAM = """
 import os, sys, torch
-from unweave.rest import at_rest
+from unweave.reading.rest import at_rest
 
 backends = torch.backends
 switches = [backends.cuda.matmul, backends.cudnn.conv, backends.cudnn.rnn, backends.mkldnn.matmul, backends.mkldnn.conv]
@@ -247,7 +247,7 @@ def test_the_rows_held_at_once_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
             return chunk
 
     monkeypatch.setattr(fit_module, "GramSum", Recording)
-    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", {"cpu": 2000})
+    monkeypatch.setattr(unweave.arithmetic.patches, "PATCH_ELEMENTS", {"cpu": 2000})
     assert_same_grams(unweave.fit(net, in_batches(*data, 30)), expected)
     assert max(sizes) <= max(2000, 30 * 72)  # the head's own input is there anyway
     assert len(sizes) > 10
@@ -263,7 +263,7 @@ def test_the_float64_copies_held_at_once_are_bounded(monkeypatch: pytest.MonkeyP
         copies.append(result.numel() if result.dtype == torch.float64 and result.dim() == 3 else 0)
         return result
 
-    monkeypatch.setattr("unweave.products.ROW_ELEMENTS", {"cpu": 60})
+    monkeypatch.setattr("unweave.arithmetic.products.ROW_ELEMENTS", {"cpu": 60})
     monkeypatch.setattr(Tensor, "to", noting)
     unweave.fit(net, [(x, torch.arange(50) % 3)])
     assert max(copies) == 60

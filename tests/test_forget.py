@@ -21,14 +21,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import unweave
-from unweave import ForgetConfig, ForgetResult, LayerGrams, remarks
-from unweave.descent import Descent
+from unweave import ForgetConfig, ForgetResult, LayerGrams
+from unweave.behaviour.outcomes import margin
 from unweave.errors import ConfigError, DataError, LayerError, MismatchError, ModelError, UnweaveWarning
-from unweave.loop import PATIENCE, Request
 from unweave.losses import poison_loss, second_choice
-from unweave.outcomes import margin
-from unweave.rest import fingerprint
-from unweave.walk import Seen, Walk
+from unweave.reading.rest import fingerprint
+from unweave.request import remarks
+from unweave.walking.descent import Descent
+from unweave.walking.loop import PATIENCE, Request
+from unweave.walking.walk import Seen, Walk
 
 forgetting = importlib.import_module("unweave.forget")  # the name unweave.forget is the function
 
@@ -1004,7 +1005,7 @@ def test_ranks_go_by_the_choices_of_the_first(
 ) -> None:
     """Where two choices are as good, ranks may disagree: here the first says class 3 of all."""
     problem, _ = poisoned
-    monkeypatch.setattr("unweave.walk.broadcast", lambda choices, source: torch.full_like(choices, 3 - source))
+    monkeypatch.setattr("unweave.walking.walk.broadcast", lambda choices, source: torch.full_like(choices, 3 - source))
     others = problem.forget[problem.y[problem.forget] != 3]
     result = replace(problem, forget=others).run(task="poison", max_damage=None, val=None)
     with torch.no_grad():

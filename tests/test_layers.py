@@ -16,7 +16,7 @@ from torch.nn.utils import prune
 import unweave
 from unweave.errors import ConfigError, LayerError, ModelError
 from unweave.layers import as_matrix, find_layers, from_matrix, kind_of
-from unweave.rest import at_rest, unwrap
+from unweave.reading.rest import at_rest, unwrap
 
 EXACT = 1e-10
 
@@ -165,7 +165,7 @@ def test_chunks_of_patches_add_up_to_the_same_gram(
     conv = CONVS[axes](4, 2, 3, stride=2, padding=1, groups=2).double()
     x = normal(3, 4, *(5,) * axes)
     whole = layer_grams(conv, (x,))[""]
-    monkeypatch.setattr(unweave.patches, "PATCH_ELEMENTS", {"cpu": patch_elements})
+    monkeypatch.setattr(unweave.arithmetic.patches, "PATCH_ELEMENTS", {"cpu": patch_elements})
     chunks = list(kind_of(conv).taps(conv, (x,), {})[0][1]())
     assert len(chunks) == 1 if whole.shape[1] * 9 * 3**axes < patch_elements else len(chunks) > 1
     assert gap(layer_grams(conv, (x,))[""], whole) < EXACT
@@ -174,7 +174,7 @@ def test_chunks_of_patches_add_up_to_the_same_gram(
 def test_chunks_of_rows_add_up_to_the_same_gram(monkeypatch: pytest.MonkeyPatch) -> None:
     linear, x = nn.Linear(5, 2).double(), normal(7, 3, 5)
     whole = layer_grams(linear, (x,))[""]
-    monkeypatch.setattr("unweave.products.ROW_ELEMENTS", {"cpu": 12})
+    monkeypatch.setattr("unweave.arithmetic.products.ROW_ELEMENTS", {"cpu": 12})
     assert gap(layer_grams(linear, (x,))[""], whole) < EXACT
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from unweave.behaviour.outcomes import entropy, margin
 from unweave.losses import (
     among,
     elsewhere_loss,
@@ -17,7 +18,6 @@ from unweave.losses import (
     reverse_cross_entropy,
     second_choice,
 )
-from unweave.outcomes import entropy, margin
 
 LOGITS = 2 * torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 LABELS = torch.tensor([0, 1, 2, 3, 0, 1])

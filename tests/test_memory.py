@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unweave.batches import run
 from unweave.errors import ModelError
+from unweave.gradients.per_sample import sample_gradients
 from unweave.memory import is_gpu_full
-from unweave.per_sample import sample_gradients
+from unweave.reading.batches import run
 
 FULL = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB."),

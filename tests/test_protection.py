@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import unweave
-from unweave.descent import Descent
 from unweave.errors import ConfigError
 from unweave.protection import FAINT, PROTECTIONS, faint_share, hard, soft, uses_all_alike
-from unweave.samples import Samples
+from unweave.reading.samples import Samples
+from unweave.walking.descent import Descent
 
 GAMMAS = [0.05, 0.5, 0.9, 0.99, 0.999999]
 

@@ -24,9 +24,9 @@ from torch.nn import functional as F
 
 import unweave
 from unweave import CoreSpace
-from unweave.batches import run
 from unweave.errors import ConfigError, LayerError
 from unweave.layers import find_layers
+from unweave.reading.batches import run
 
 EXACT = 1e-10
 

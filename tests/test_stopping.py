@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from unweave import ForgetConfig
+from unweave.behaviour.outcomes import ClassProfile, Outcomes
 from unweave.errors import DataError
-from unweave.outcomes import ClassProfile, Outcomes
 from unweave.stopping import Goal, choose_goal, collapsed
 
 

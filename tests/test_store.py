@@ -21,8 +21,8 @@ from torch import Tensor
 
 import unweave
 from unweave import LayerGrams, files, store
+from unweave.behaviour.outcomes import ClassProfile
 from unweave.errors import ConfigError, StoreError
-from unweave.outcomes import ClassProfile
 
 SOURCE = Path(unweave.__file__).parent
 

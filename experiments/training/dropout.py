@@ -13,7 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from unweave.rest import at_rest
+from unweave.reading.rest import at_rest
 
 
 class Drawn(nn.Module):

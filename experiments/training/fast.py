@@ -26,9 +26,9 @@ from experiments.training.dropout import dropout_drawn_from
 from experiments.training.halfway import Diary, Halfway
 from experiments.training.optimisers import buffers_of, forget_steps, optimiser_of, put_back
 from experiments.training.recipes import RECIPES, Recipe, recipe_of
+from unweave.arithmetic.fused import has_triton
 from unweave.errors import ConfigError, DataError, MismatchError
-from unweave.fused import has_triton
-from unweave.rest import only_moving
+from unweave.reading.rest import only_moving
 
 __all__ = ["RECIPES", "Learning", "Recipe", "one_cycle", "train_end", "train_fast", "train_many", "train_recipe"]
 

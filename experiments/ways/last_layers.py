@@ -23,7 +23,7 @@ from unweave.baselines import BASELINES
 from unweave.baselines.last_layers import EUkConfig, last_layers
 from unweave.baselines.reset import reset
 from unweave.errors import ConfigError
-from unweave.rest import duplicate
+from unweave.reading.rest import duplicate
 
 
 def by_last_layers(work: Work, case: Case, seed: int, settings: dict[str, Any]) -> Outcome:

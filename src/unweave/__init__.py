@@ -8,13 +8,13 @@ from unweave.starting import interruptible
 
 with interruptible():
     from unweave import distributed, errors, layers
-    from unweave.classes import drop_classes
     from unweave.config import ForgetConfig
     from unweave.fit import fit
     from unweave.forget import forget
     from unweave.grams import LayerGrams
+    from unweave.ranks.shard import shard
+    from unweave.request.classes import drop_classes
     from unweave.result import ForgetResult, Look
-    from unweave.shard import shard
     from unweave.space import CoreSpace
 
 __version__ = "0.1.0"

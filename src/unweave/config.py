@@ -41,7 +41,7 @@ class ForgetConfig:
     way: str = "walk"
     """Samples that are matched: "walk", in many small steps, or "solve": in one or a few large ones, each the least
     change that brings all margins to their targets, as far as they are linear in the weights. See
-    :mod:`unweave.solving`."""
+    :mod:`unweave.walking.solving`."""
     lam: float | None = None
     """The paper's loss: weight of the entropy; > 0 spreads the outputs on the forget set, < 0 sharpens them."""
     eps: float | None = None
@@ -75,8 +75,8 @@ class ForgetConfig:
     """Freeze a layer with γ = 1 altogether, as the authors' code does."""
     label_shift: bool = True
     """Samples: aim where held-out samples would be for a network trained on the retained samples alone. It says a class
-    less often that has lost more of its samples than the others have; see :mod:`unweave.label_shift`. Turn it off where
-    training weighed all classes alike, however many samples they had."""
+    less often that has lost more of its samples than the others have; see :mod:`unweave.behaviour.label_shift`. Turn it
+    off where training weighed all classes alike, however many samples they had."""
     shuffle: bool = True
     dropout: bool = False
     """Leave dropout on while unlearning, as the authors' code does."""
@@ -85,7 +85,7 @@ class ForgetConfig:
     strangers: str = "refuse"
     """Samples that were never fitted as they are here, where the counts of margins find more than a few: "refuse" the
     request, or "tell" of them in its warnings and take them out all the same, as where Grams were fitted under a little
-    random augmentation. See :mod:`unweave.strangers`."""
+    random augmentation. See :mod:`unweave.behaviour.strangers`."""
     trust: int = 400
     """De-poisoning: at most so many of the weakest core directions of the last linear layer are rescaled (0: none)."""
     notes: tuple[str, ...] = ()

@@ -16,23 +16,23 @@ from os import PathLike
 import torch
 from torch import nn
 
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, run
-from unweave.borrowed import owners_only
+from unweave.behaviour.outcomes import ClassProfile, Outcomes, read_batch
+from unweave.behaviour.spread import MarginCounts
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError
-from unweave.fsdp import in_step, is_spread, reshard
+from unweave.fitting.borrowed import owners_only
+from unweave.fitting.resume import Kept
+from unweave.fitting.steady import Shapes, require_steady, warn_of_augmentation
+from unweave.fitting.sums import GramSum
+from unweave.fitting.taps import Sink, constant_owners, tapped
+from unweave.fitting.twins import Marked, Twins, warn_of_trained_on
 from unweave.grams import CONVOLUTIONS, LayerGrams, Manner, Origin
 from unweave.layers import Layer, find_layers
-from unweave.outcomes import ClassProfile, Outcomes, read_batch
-from unweave.pool import apart, facts_about, observe_shares, opened, pooled
-from unweave.rest import at_rest, by_itself, check_model, fingerprint, unwrap
-from unweave.resume import Kept
-from unweave.shard import Opened, require_each_once, require_order
-from unweave.spread import MarginCounts
-from unweave.steady import Shapes, require_steady, warn_of_augmentation
-from unweave.sums import GramSum
-from unweave.taps import Sink, constant_owners, tapped
-from unweave.twins import Marked, Twins, warn_of_trained_on
+from unweave.ranks.fsdp import in_step, is_spread, reshard
+from unweave.ranks.pool import apart, facts_about, observe_shares, opened, pooled
+from unweave.ranks.shard import Opened, require_each_once, require_order
+from unweave.reading.batches import Doubts, Inputs, Loader, checked, device_of, run
+from unweave.reading.rest import at_rest, by_itself, check_model, fingerprint, unwrap
 
 Progress = Callable[[str, int, int | None], None]
 """Called with (stage, done, total or None if unknown) as work goes on."""

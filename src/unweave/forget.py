@@ -9,14 +9,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from unweave import remarks
-from unweave.asked import Asked, ask, check_kinds
-from unweave.batches import Loader, device_of
+from unweave.behaviour.outcomes import ClassProfile, Outcomes
+from unweave.behaviour.strangers import Strangers, strangers
 from unweave.config import ForgetConfig
-from unweave.descent import Descent
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.fit import Progress, observe_val, stream
-from unweave.gone import (
+from unweave.fitting.twins import Twins, marks
+from unweave.grams import LayerGrams
+from unweave.layers import find_layers
+from unweave.ranks.pool import in_order, observe_together, pooled
+from unweave.reading.batches import Loader, device_of
+from unweave.reading.rest import at_rest, by_itself, duplicate, fingerprint, only_moving
+from unweave.reading.samples import Samples
+from unweave.request import remarks
+from unweave.request.asked import Asked, ask, check_kinds
+from unweave.request.gone import (
     check_forget_classes,
     classes_gone,
     classes_that_stay,
@@ -24,20 +31,13 @@ from unweave.gone import (
     left_of_classes,
     said_again,
 )
-from unweave.grams import LayerGrams
-from unweave.landing import Ending
-from unweave.layers import find_layers
-from unweave.loop import Request
-from unweave.outcomes import ClassProfile, Outcomes
-from unweave.pool import in_order, observe_together, pooled
-from unweave.rest import at_rest, by_itself, duplicate, fingerprint, only_moving
 from unweave.result import ForgetResult, Look
-from unweave.samples import Samples
 from unweave.space import CoreSpace
 from unweave.stopping import Goal, choose_goal
-from unweave.strangers import Strangers, strangers
 from unweave.trust import TrustRegion, last_linear
-from unweave.twins import Twins, marks
+from unweave.walking.descent import Descent
+from unweave.walking.landing import Ending
+from unweave.walking.loop import Request
 
 MARKED_TOGETHER = 1024
 """How many samples to forget are compared with the validation samples at a time."""

@@ -13,10 +13,10 @@ from os import PathLike
 import torch
 from torch import Tensor
 
+from unweave.behaviour.outcomes import ClassProfile
+from unweave.behaviour.spread import MarginCounts
 from unweave.errors import MismatchError
 from unweave.layers import as_matrix, from_matrix
-from unweave.outcomes import ClassProfile
-from unweave.spread import MarginCounts
 from unweave.transfer import moved
 
 TOLERANCE = {"float64": 1e-10, "float32": 1e-5, "tf32": 1e-3, "bfloat16": 1e-2, "float16": 1e-2}

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from unweave.outcomes import entropy, margin
+from unweave.behaviour.outcomes import entropy, margin
 
 
 def match_loss(logits: Tensor, labels: Tensor, targets: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ soft
 
         argmin over Δ of  ⟨g, Δ⟩ + ½ ‖Δ‖² + 1/(2μ) ‖R Δᵀ‖²   =   −g (I + G/μ)⁻¹       so  w = μ / (λ + μ)
 
-    (Steps are weighed by it twice, see :mod:`unweave.descent`; that did better than once wherever it was tried.)
+    (Steps are weighed by it twice, see :mod:`unweave.walking.descent`; that did better than once wherever it was
+    tried.)
 
     1 − w = λ / (λ + μ) is the protected share of a direction, and γ is what it is for hard: the protected share of the
     energy, Σ (1 − w) σ = γ Σ σ, which has exactly one solution μ. For γ = 1 it is μ = 0: the exact null space is free

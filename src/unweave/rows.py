@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from unweave.patches import Patches
+from unweave.arithmetic.patches import Patches
 
 Rows = Tensor | Iterable[Tensor]
 """Rows [n, d] or [groups, n, d], whole or in chunks; :class:`Patches` are chunks whose Gram can be had without them."""

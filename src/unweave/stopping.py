@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from unweave.behaviour.outcomes import ClassProfile, Outcomes
+from unweave.behaviour.ranking import places
+from unweave.behaviour.spread import MarginCounts, Standing
 from unweave.config import ForgetConfig
 from unweave.errors import DataError
-from unweave.outcomes import ClassProfile, Outcomes
-from unweave.ranking import places
-from unweave.spread import MarginCounts, Standing
 
 LANDING_POINTS = 0.5
 """A landing is right within this many points of the target error, or within one sample if that is more."""
@@ -61,7 +61,8 @@ class Goal:
     highest: Tensor | None = None
     """Margins [N] that no target may exceed."""
     due: Mapping[int, float] = field(default_factory=dict)
-    """Points by which the held-out error of a class would rise by retraining too; see :mod:`unweave.label_shift`."""
+    """Points by which the held-out error of a class would rise by retraining too; see
+    :mod:`unweave.behaviour.label_shift`."""
 
     def __str__(self) -> str:
         return f"{'at least ' if self.at_least else ''}{self.error:.2f} % ({self.words})"

@@ -22,12 +22,12 @@ from safetensors.torch import load as parse_safetensors
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor
 
+from unweave.behaviour.outcomes import LEVELS, ClassProfile, counted
+from unweave.behaviour.spread import BINS, MarginCounts
 from unweave.errors import ConfigError, StoreError
 from unweave.files import write_atomically
 from unweave.grams import CONVOLUTIONS, LayerGrams, LayerInfo, Origin
-from unweave.outcomes import LEVELS, ClassProfile, counted
-from unweave.rest import bytes_of
-from unweave.spread import BINS, MarginCounts
+from unweave.reading.rest import bytes_of
 
 FORMAT = "unweave.grams"
 VERSION = 1

@@ -10,8 +10,8 @@ import torch
 from helpers import in_batches, state_of
 from torch import nn
 
-from unweave import outcomes
 from unweave.audit.outputs import Ensemble, Outputs, collect, entropies, log_entropies, same_samples
+from unweave.behaviour import outcomes
 from unweave.errors import DataError
 
 RNG = np.random.default_rng(0)

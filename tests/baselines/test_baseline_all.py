@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from unweave.baselines import BASELINES
-from unweave.batches import Loader
+from unweave.behaviour.outcomes import Outcomes, observe
 from unweave.errors import ConfigError, DataError
-from unweave.outcomes import Outcomes, observe
-from unweave.rest import at_rest
+from unweave.reading.batches import Loader
+from unweave.reading.rest import at_rest
 
 TRAINED = (
     "retrain",

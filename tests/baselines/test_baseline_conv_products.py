@@ -5,11 +5,11 @@ import torch
 from helpers import gap, images, small_cnn
 from torch import Tensor, nn
 
-from unweave import per_sample
-from unweave.conv_products import convolutions_as_products, patches_times_weights
-from unweave.per_sample import sample_gradients
-from unweave.rest import at_rest
-from unweave.small_maps import multiply_small_maps
+from unweave.arithmetic.small_maps import multiply_small_maps
+from unweave.gradients import per_sample
+from unweave.gradients.conv_products import convolutions_as_products, patches_times_weights
+from unweave.gradients.per_sample import sample_gradients
+from unweave.reading.rest import at_rest
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,14 @@ from small import data, flat, jacobian, linear, loader
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from unweave import jacobian as blockwise
 from unweave.baselines.fisher import FisherConfig, fisher
 from unweave.baselines.ntk import NtkConfig, linearise, ntk, trapezium
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError
-from unweave.jacobian import Plan, cut, jacobian_gram, pulled, solve, unit_cotangents
-from unweave.per_sample import drawn
-from unweave.rest import at_rest
-from unweave.samples import Samples
+from unweave.gradients import jacobian as blockwise
+from unweave.gradients.jacobian import Plan, cut, jacobian_gram, pulled, solve, unit_cotangents
+from unweave.gradients.per_sample import drawn
+from unweave.reading.rest import at_rest
+from unweave.reading.samples import Samples
 
 CPU = torch.device("cpu")
 

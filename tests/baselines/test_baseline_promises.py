@@ -31,7 +31,7 @@ from unweave.baselines.sisa import SISA, SisaConfig
 from unweave.baselines.ssd import SsdConfig, ssd
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig, first_order
 from unweave.errors import DataError, MismatchError, ModelError
-from unweave.samples import Samples
+from unweave.reading.samples import Samples
 
 CLOSED: dict[str, Any] = {
     "ntk": NtkConfig(samples=12),

@@ -28,8 +28,8 @@ from unweave.baselines import BASELINES
 from unweave.baselines.fine_tune import FineTuneConfig, fine_tune
 from unweave.baselines.neg_grad import NegGradConfig, neg_grad
 from unweave.baselines.scrub import ScrubConfig, scrub
-from unweave.batches import Doubts
 from unweave.errors import ConfigError, DataError, ModelError
+from unweave.reading.batches import Doubts
 
 
 def by_hand(net: nn.Module, loader: Any, config: FineTuneConfig) -> dict[str, Tensor]:

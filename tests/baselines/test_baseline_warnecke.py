@@ -13,8 +13,8 @@ from unweave.baselines.influence import Correction, Moving, chosen, hessian_prod
 from unweave.baselines.lissa import lissa
 from unweave.baselines.warnecke import FirstOrderConfig, SecondOrderConfig, first_order, second_order
 from unweave.errors import ConfigError, DataError, LayerError
-from unweave.rest import at_rest
-from unweave.samples import Samples
+from unweave.reading.rest import at_rest
+from unweave.reading.samples import Samples
 
 
 def hessian(net: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from toy_project import CLASSES, POISONED, Cli, Toy, build, files
 
 import unweave
-from unweave.rest import fingerprint
+from unweave.reading.rest import fingerprint
 
 
 def errors(weights: Path, x: np.ndarray, y: np.ndarray, width: int = 64) -> float:

@@ -13,7 +13,7 @@ from toy_project import Cli
 import unweave
 from unweave.cli.words import as_flags, as_ids, without_positions
 from unweave.errors import StoreError
-from unweave.samples import listed
+from unweave.reading.samples import listed
 
 MORE = ("--ids", "more.txt", "--weights", "forgotten.safetensors", "--out", "2.safetensors")
 
@@ -86,7 +86,7 @@ def test_settings_that_contradict_each_other_are_named_as_flags(
 
 
 def test_warnings_name_flags(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["unweave.remarks"], "LARGE_SHIFT", 0.0)
+    monkeypatch.setattr(sys.modules["unweave.request.remarks"], "LARGE_SHIFT", 0.0)
     done = cli("forget", "--ids", "ids.txt", "--json")
     (felt,) = (warning for warning in done.record["warnings"] if "retained samples feel" in warning)
     assert felt.endswith("from the original, --protect soft may do less")
@@ -166,7 +166,7 @@ def test_warnings_name_ids_on_the_screen_and_neither_those_nor_positions_in_the_
     fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four strangers of a request of which some may be."""
-    monkeypatch.setattr(sys.modules["unweave.strangers"], "BY_CHANCE", 1.0)
+    monkeypatch.setattr(sys.modules["unweave.behaviour.strangers"], "BY_CHANCE", 1.0)
     with np.load(fitted / "train.npz") as train:
         x, y = train["x"], train["y"]
     y[40:44] = (y[40:44] + 1) % 4

@@ -15,7 +15,7 @@ from experiments.running.training_sets import FULL
 from experiments.running.work import Work
 from experiments.settings import QUICK, SMOKE, step_alone
 from experiments.ways.chains import CHAINED, WITH_FIRST, chain
-from unweave.rest import fingerprint
+from unweave.reading.rest import fingerprint
 
 STEPS = 3
 

@@ -29,7 +29,7 @@ from experiments.running.work import Work, in_all
 from experiments.settings import SMOKE, Setting, samples_of_class_0
 from unweave.cli.reproduce import add_options
 from unweave.files import write_atomically
-from unweave.rest import fingerprint
+from unweave.reading.rest import fingerprint
 
 CPU = torch.device("cpu")
 CASE = samples_of_class_0(SMOKE)

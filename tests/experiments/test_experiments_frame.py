@@ -49,7 +49,7 @@ from unweave.cli import reproduce as command
 from unweave.cli.main import main
 from unweave.cli.reproduce import add_options
 from unweave.errors import ConfigError, StoreError
-from unweave.rest import fingerprint
+from unweave.reading.rest import fingerprint
 
 
 class Echo(nn.Module):

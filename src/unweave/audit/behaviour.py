@@ -14,7 +14,7 @@ from unweave.audit.limits import Thresholds
 from unweave.audit.measure import Interval
 from unweave.audit.outputs import Ensemble
 from unweave.audit.readouts import paired_difference, proportion
-from unweave.label_shift import best_temperature, tempered_losses
+from unweave.behaviour.label_shift import best_temperature, tempered_losses
 
 UNCHANGED = 0.01
 """A median change of the margins below this share of their spread is no change."""
@@ -245,7 +245,7 @@ def _comparisons(evidence: Evidence) -> list[tuple[str, Ensemble, Ensemble]]:
 def reweighted(original: Ensemble, left: Mapping[int, float]) -> Ensemble:
     """What networks would say had they been trained on these shares of their classes: z_c + T log share.
 
-    See :mod:`unweave.label_shift`; T is theirs on these samples.
+    See :mod:`unweave.behaviour.label_shift`; T is theirs on these samples.
     """
     labels = torch.from_numpy(np.tile(original.labels, len(original)))
     every = torch.from_numpy(original.logits.reshape(-1, original.classes))

@@ -15,8 +15,8 @@ from unweave.audit.attack import AttackResult, DistanceResult
 from unweave.audit.measure import Separation
 from unweave.audit.probe import FOLDS, LinearProbe, penultimate, probe
 from unweave.audit.relearn import relearn_time
-from unweave.batches import Loader
 from unweave.errors import ModelError
+from unweave.reading.batches import Loader
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from unweave.errors import DataError
 if TYPE_CHECKING:
     from torch import nn
 
-    from unweave.batches import Loader
+    from unweave.reading.batches import Loader
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -186,8 +186,8 @@ def collect(model: nn.Module, loader: Loader, what: str = "audit") -> Outputs:
     Raises:
         DataError: a loader that cannot be used. ModelError: outputs that are not logits [n, C].
     """
-    from unweave.batches import Doubts, checked, device_of, logits_of
-    from unweave.rest import at_rest, unwrap
+    from unweave.reading.batches import Doubts, checked, device_of, logits_of
+    from unweave.reading.rest import at_rest, unwrap
 
     net, doubts = unwrap(model), Doubts()
     logits, labels = [], []

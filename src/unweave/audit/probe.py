@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from unweave.audit.measure import DRAWS, Separation, class_weights, separate
 from unweave.audit.outputs import Floats, Ints
 from unweave.audit.roc import Curve
-from unweave.batches import Loader, checked, device_of, logits_of
 from unweave.errors import ConfigError, DataError, ModelError
-from unweave.rest import at_rest, unwrap
+from unweave.reading.batches import Loader, checked, device_of, logits_of
+from unweave.reading.rest import at_rest, unwrap
 
 FOLDS = 5
 PERMUTATIONS = 20

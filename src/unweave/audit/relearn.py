@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from unweave.audit.attack import Distance, DistanceResult
-from unweave.batches import Inputs, Loader, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
-from unweave.rest import at_rest, duplicate, unwrap
-from unweave.samples import Samples
+from unweave.reading.batches import Inputs, Loader, device_of, logits_of
+from unweave.reading.rest import at_rest, duplicate, unwrap
+from unweave.reading.samples import Samples
 
 ORDERS = 3
 

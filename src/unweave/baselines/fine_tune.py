@@ -15,9 +15,9 @@ from unweave.baselines.preparation import needed, own_randomness, settings, unto
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.retrain import on_retained
 from unweave.baselines.training import Training
-from unweave.batches import Loader
 from unweave.fit import Progress
-from unweave.rest import duplicate
+from unweave.reading.batches import Loader
+from unweave.reading.rest import duplicate
 
 
 @dataclass(frozen=True, kw_only=True)

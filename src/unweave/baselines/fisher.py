@@ -5,7 +5,8 @@ The diagonal of the Fisher information over the retained samples is, per weight 
     F_j = mean over x of Σ_y p(y|x) (∂_j −log p(y|x))²
 
 with the expectation over the model's own p(y|x), not over the labels: per sample and class y the gradient is the row
-with cotangent p − onehot(y) (see :mod:`unweave.per_sample`). The noise is w ← w + √v · N(0, 1), and per tensor
+with cotangent p − onehot(y) (see :mod:`unweave.gradients.per_sample`). The noise is w ← w + √v · N(0, 1), and per
+tensor
 
     v = α · min(1 / (F + 1e-8), 1e3)         1e2 in the last layer
     averaged along dim 1 (input channels) where there are two dims or more
@@ -29,12 +30,12 @@ from unweave.baselines.checks import above_zero, integer, one_of
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.one_step import Closing, with_change
 from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
-from unweave.batches import Doubts, Loader, checked, device_of, logits_of
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress
-from unweave.per_sample import at_most, drawn, sample_gradients
-from unweave.rest import at_rest, duplicate
-from unweave.samples import Samples
+from unweave.gradients.per_sample import at_most, drawn, sample_gradients
+from unweave.reading.batches import Doubts, Loader, checked, device_of, logits_of
+from unweave.reading.rest import at_rest, duplicate
+from unweave.reading.samples import Samples
 
 LEAST_FISHER = 1e-8
 MOST_INVERSE = 1e3

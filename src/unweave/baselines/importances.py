@@ -21,11 +21,11 @@ from torch.nn import functional as F
 
 from unweave.baselines.kept import keep, read
 from unweave.baselines.preparation import own_randomness, trainable, untouched
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, logits_of
 from unweave.errors import ConfigError, MismatchError, ModelError, StoreError
 from unweave.fit import Progress
-from unweave.rest import at_rest, duplicate, fingerprint
-from unweave.samples import Samples
+from unweave.reading.batches import Doubts, Inputs, Loader, checked, device_of, logits_of
+from unweave.reading.rest import at_rest, duplicate, fingerprint
+from unweave.reading.samples import Samples
 
 KIND = "importances"
 

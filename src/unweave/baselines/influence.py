@@ -18,13 +18,13 @@ from unweave.baselines.contract import BaselineResult
 from unweave.baselines.lissa import Change
 from unweave.baselines.one_step import LOOK, look, moved
 from unweave.baselines.preparation import again, needed, trainable, untouched
-from unweave.batches import Inputs, Loader, device_of, logits_of, tensors_of
 from unweave.errors import DataError, LayerError
 from unweave.fit import Progress
+from unweave.gradients.per_sample import at_most
 from unweave.layers import find_layers
-from unweave.per_sample import at_most
-from unweave.rest import at_rest, duplicate, only_moving
-from unweave.samples import Samples
+from unweave.reading.batches import Inputs, Loader, device_of, logits_of, tensors_of
+from unweave.reading.rest import at_rest, duplicate, only_moving
+from unweave.reading.samples import Samples
 
 Moving = dict[str, nn.Parameter]
 Direction = Callable[[nn.Module, Moving, int], tuple[Change, str | None]]

@@ -21,11 +21,11 @@ from unweave.baselines.recipe import Recipe
 from unweave.baselines.reset import reset
 from unweave.baselines.retrain import on_retained
 from unweave.baselines.training import Training
-from unweave.batches import Loader
 from unweave.errors import ConfigError, ModelError
 from unweave.fit import Progress
 from unweave.layers import find_layers
-from unweave.rest import duplicate
+from unweave.reading.batches import Loader
+from unweave.reading.rest import duplicate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,9 +23,9 @@ from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.preparation import needed, own_randomness, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.training import Training
-from unweave.batches import Inputs, Loader
 from unweave.fit import Progress
-from unweave.rest import duplicate
+from unweave.reading.batches import Inputs, Loader
+from unweave.reading.rest import duplicate
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ The trapezium trick makes up for training not having followed the linear path: w
 m = w − w₀ − w_lin(D_r) and c = cos(Δ, m), s = 1 + 2 |c| ‖m‖ / ‖Δ‖. (The authors' two cases, by the sign of c, are this
 one formula: sin(arccos c − π/2) = −c.)
 
-Θ of the retained samples is a corner of Θ of all, so the Jacobian is walked through once; see :mod:`unweave.jacobian`.
-Gᵀ v is one vector-Jacobian product.
+Θ of the retained samples is a corner of Θ of all, so the Jacobian is walked through once; see
+:mod:`unweave.gradients.jacobian`. Gᵀ v is one vector-Jacobian product.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from unweave.baselines.checks import above_zero, integer, one_of
 from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.one_step import LOOK, Closing, with_change
 from unweave.baselines.preparation import again, needed, own_randomness, settings, trainable, untouched
-from unweave.batches import Loader, device_of, logits_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
-from unweave.jacobian import jacobian_gram, pulled, solve, unit_cotangents
-from unweave.per_sample import drawn, sample_gradients
-from unweave.rest import at_rest, duplicate, fingerprint
-from unweave.samples import Samples
+from unweave.gradients.jacobian import jacobian_gram, pulled, solve, unit_cotangents
+from unweave.gradients.per_sample import drawn, sample_gradients
+from unweave.reading.batches import Loader, device_of, logits_of
+from unweave.reading.rest import at_rest, duplicate, fingerprint
+from unweave.reading.samples import Samples
 
 Change = dict[str, Tensor]
 

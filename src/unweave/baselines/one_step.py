@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from unweave.baselines.contract import BaselineResult
 from unweave.baselines.preparation import observed
-from unweave.batches import Loader
 from unweave.errors import ModelError
-from unweave.rest import duplicate
+from unweave.reading.batches import Loader
+from unweave.reading.rest import duplicate
 
 LOOK = 512
 """Samples in one forward pass where nothing is kept for a backward pass."""

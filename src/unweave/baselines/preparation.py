@@ -11,11 +11,11 @@ from typing import ParamSpec, TypeVar
 import torch
 from torch import nn
 
-from unweave.batches import Doubts, Loader, checked, device_of, reusable
+from unweave.behaviour.outcomes import Outcomes, observe
 from unweave.errors import ConfigError, DataError, ModelError
-from unweave.fsdp import require_whole
-from unweave.outcomes import Outcomes, observe
-from unweave.rest import at_rest, check_model, duplicate, unwrap
+from unweave.ranks.fsdp import require_whole
+from unweave.reading.batches import Doubts, Loader, checked, device_of, reusable
+from unweave.reading.rest import at_rest, check_model, duplicate, unwrap
 
 Settings = TypeVar("Settings")
 Arguments = ParamSpec("Arguments")

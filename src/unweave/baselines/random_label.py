@@ -18,11 +18,11 @@ from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.preparation import length, needed, own_randomness, settings, untouched
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.training import Losses, Training
-from unweave.batches import Inputs, Loader, map_tensors
 from unweave.errors import DataError
 from unweave.fit import Progress
-from unweave.rest import at_rest, duplicate
-from unweave.samples import Samples
+from unweave.reading.batches import Inputs, Loader, map_tensors
+from unweave.reading.rest import at_rest, duplicate
+from unweave.reading.samples import Samples
 
 LABELS = ("wrong", "any")
 DRAWN = ("once", "epoch")

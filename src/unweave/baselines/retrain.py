@@ -17,10 +17,10 @@ from unweave.baselines.preparation import needed, own_randomness, seeded, settin
 from unweave.baselines.recipe import Recipe
 from unweave.baselines.reset import reset
 from unweave.baselines.training import Losses, Training
-from unweave.batches import Loader, device_of
 from unweave.errors import ModelError
 from unweave.fit import Progress
-from unweave.rest import duplicate
+from unweave.reading.batches import Loader, device_of
+from unweave.reading.rest import duplicate
 
 
 @dataclass(frozen=True, kw_only=True)

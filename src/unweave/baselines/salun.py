@@ -21,9 +21,9 @@ from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.preparation import needed, own_randomness, settings, untouched
 from unweave.baselines.random_label import RelabelConfig, relabelled, walked
 from unweave.baselines.training import Training
-from unweave.batches import Loader
 from unweave.fit import Progress
-from unweave.rest import at_rest, duplicate
+from unweave.reading.batches import Loader
+from unweave.reading.rest import at_rest, duplicate
 
 
 @dataclass(frozen=True, kw_only=True)

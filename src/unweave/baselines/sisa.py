@@ -26,10 +26,10 @@ from unweave.baselines.kept import keep, read
 from unweave.baselines.one_step import look
 from unweave.baselines.preparation import again, settings
 from unweave.baselines.shards import Shards, Slice, slice_epochs
-from unweave.batches import Inputs, Loader, run
 from unweave.errors import ConfigError, DataError, MismatchError, ModelError, StoreError
 from unweave.fit import Progress
-from unweave.rest import at_rest, duplicate
+from unweave.reading.batches import Inputs, Loader, run
+from unweave.reading.rest import at_rest, duplicate
 
 Trainer = Callable[[nn.Module | None, list[int], int, int], nn.Module]
 """``train(model, ids, epochs, seed)``: the model trained on for so many epochs on these samples; None: a new one.

@@ -21,11 +21,11 @@ from unweave.baselines.contract import BaselineResult, Method
 from unweave.baselines.importances import Importances, importances
 from unweave.baselines.one_step import LOOK, look
 from unweave.baselines.preparation import again, length, needed, own_randomness, settings, trainable, untouched
-from unweave.batches import Inputs, Loader, checked, device_of
 from unweave.errors import DataError, MismatchError
 from unweave.fit import Progress
-from unweave.rest import duplicate
-from unweave.samples import Samples
+from unweave.reading.batches import Inputs, Loader, checked, device_of
+from unweave.reading.rest import duplicate
+from unweave.reading.samples import Samples
 
 
 @dataclass(frozen=True)

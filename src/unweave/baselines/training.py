@@ -26,11 +26,11 @@ from torch import Tensor, nn
 from unweave.baselines.contract import BaselineResult
 from unweave.baselines.preparation import again, length, observed, seeded, trainable
 from unweave.baselines.recipe import Recipe
-from unweave.batches import Doubts, Inputs, Loader, checked, device_of, require_logits, run
+from unweave.behaviour.outcomes import Outcomes
 from unweave.errors import DataError, ModelError
 from unweave.fit import Progress
-from unweave.outcomes import Outcomes
-from unweave.rest import only_moving
+from unweave.reading.batches import Doubts, Inputs, Loader, checked, device_of, require_logits, run
+from unweave.reading.rest import only_moving
 
 Losses = Callable[[int], Iterator[tuple[str, Tensor]]]
 """From the number of the epoch (the first is 0) to the losses of its steps, each with the name of its part."""
@@ -69,7 +69,8 @@ class Training:
     def logits(self, inputs: Inputs, labels: Tensor) -> tuple[Tensor, Tensor]:
         """The network's logits [N, C], in float32 or better, and the labels, which are classes of it.
 
-        Unlike :func:`unweave.batches.logits_of`, values that are not finite are no error here: training may diverge.
+        Unlike :func:`unweave.reading.batches.logits_of`, values that are not finite are no error here: training may
+        diverge.
 
         Raises:
             ModelError: no logits [N, C].

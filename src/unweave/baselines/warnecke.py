@@ -31,9 +31,9 @@ from unweave.baselines.influence import Correction, Moving, hessian_product
 from unweave.baselines.lissa import Change, Estimate, lissa, mean_of
 from unweave.baselines.one_step import LOOK
 from unweave.baselines.preparation import needed, own_randomness, settings
-from unweave.batches import Inputs, Loader, device_of
 from unweave.fit import Progress
-from unweave.samples import Samples
+from unweave.reading.batches import Inputs, Loader, device_of
+from unweave.reading.samples import Samples
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def _carry_out(arguments: argparse.Namespace, values: Values, report: Report) ->
     from unweave.cli.model import load_model
     from unweave.cli.selection import select
     from unweave.cli.words import FIT_FIRST, belong_together, for_the_shell
-    from unweave.rest import fingerprint
+    from unweave.reading.rest import fingerprint
 
     config = config_of(values, _implied_task(arguments))
     model = load_model(values)

@@ -8,12 +8,12 @@ from typing import Any
 
 from torch import nn
 
-from unweave.batches import Loader, checked
 from unweave.cli.sources import Source
 from unweave.errors import MismatchError
 from unweave.grams import LayerGrams
-from unweave.rest import fingerprint
-from unweave.samples import Samples
+from unweave.reading.batches import Loader, checked
+from unweave.reading.rest import fingerprint
+from unweave.reading.samples import Samples
 
 
 @dataclass(frozen=True)

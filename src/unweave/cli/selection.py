@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unweave.batches import Loader
 from unweave.cli.configfile import Values, nearest
 from unweave.cli.data import open_source
 from unweave.cli.ids import read_ids
 from unweave.cli.sources import Source
 from unweave.errors import ConfigError
+from unweave.reading.batches import Loader
 
 
 @dataclass(frozen=True)

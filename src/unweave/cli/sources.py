@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from unweave.batches import Loader, checked, map_tensors, reusable, why_not_indices
 from unweave.errors import DataError
+from unweave.reading.batches import Loader, checked, map_tensors, reusable, why_not_indices
 
 
 class Source(Protocol):

@@ -19,7 +19,6 @@ from unweave.audit.evidence import Answers, Before, Evidence, Task, Yardstick
 from unweave.audit.inside import Inside, look_inside
 from unweave.audit.outputs import collect
 from unweave.audit.references import References
-from unweave.batches import Loader
 from unweave.cli.configfile import Values
 from unweave.cli.data import open_source
 from unweave.cli.ids import read_ids
@@ -30,7 +29,8 @@ from unweave.cli.screen import Report
 from unweave.cli.selection import Selection, select
 from unweave.cli.words import for_the_shell
 from unweave.errors import ConfigError, StoreError
-from unweave.rest import duplicate, fingerprint
+from unweave.reading.batches import Loader
+from unweave.reading.rest import duplicate, fingerprint
 
 
 def evidence_of(

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 import unweave
 from unweave.audit.evidence import Task
+from unweave.behaviour.outcomes import Outcomes, observe
 from unweave.demo import audits, data, network, requests
 from unweave.demo.data import Images
 from unweave.files import write_atomically
-from unweave.outcomes import Outcomes, observe
 
 Say = Callable[[str], None]
 Tick = Callable[[str, int, int], None]

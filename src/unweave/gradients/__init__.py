@@ -1,0 +1,1 @@
+"""Gradients of single samples, and the products of them that solving and NTK need, without holding them."""
