@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import charts, limits
+from benchmarks import ensemble as some_of_a_hundred
 from benchmarks.blocks import replaced
 from benchmarks.growth import STAGES
 
@@ -126,11 +127,17 @@ def _of_epochs(row: dict[str, Any]) -> list[str]:
     return [f"{row['an epoch']['median']:.3f}", f"{row['all epochs']:.1f}"]
 
 
+def ensemble(result: dict[str, Any]) -> list[str]:
+    """In words."""
+    return ["", " ".join(some_of_a_hundred.sentences(result))]
+
+
 TABLES: dict[str, Callable[[dict[str, Any]], list[str]]] = {
     "side-by-side": side_by_side,
     "growth": growth,
     "eigen": eigen,
     "training": training,
+    "ensemble": ensemble,
 }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks import eigen, fit_pass, gram_kernels, growth, side_by_side, training
+from benchmarks import eigen, ensemble, fit_pass, gram_kernels, growth, side_by_side, training
 from benchmarks.authors import require_reference
 from benchmarks.options import DEMO, NETWORKS, Document, Options
 from unweave.baselines import BASELINES
@@ -40,6 +40,9 @@ BENCHMARKS = {
     "fit": Benchmark("the pass over a data set against a forward pass", fit_pass.run, fit_pass.table),
     "gram": Benchmark("the ways to a convolution's Gram", gram_kernels.run, gram_kernels.table),
     "training": Benchmark("a training by each recipe, from a few of its epochs", training.run, training.table),
+    "ensemble": Benchmark(
+        "the networks of an attack, fifty of each kind, by some of them", ensemble.run, ensemble.table
+    ),
 }
 
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks import charts, eigen, growth, side_by_side, speed, training
+from benchmarks import charts, eigen, ensemble, growth, side_by_side, speed, training
 from benchmarks.options import Options
 
 QUICK = Options(quick=True, repeats=1, slow_repeats=1)
@@ -21,7 +21,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     root = tmp_path_factory.mktemp("checkout")
     for folder in ("results", "docs"):
         (root / folder).mkdir()
-    modules = {"side-by-side": side_by_side, "growth": growth, "eigen": eigen, "training": training}
+    modules = {
+        "side-by-side": side_by_side,
+        "growth": growth,
+        "eigen": eigen,
+        "training": training,
+        "ensemble": ensemble,
+    }
     made = {name: module.run(QUICK) for name, module in modules.items()}
     for name, result in made.items():
         (root / f"results/bench-{name}-cpu.json").write_text(json.dumps(result))
@@ -69,6 +75,7 @@ def test_a_result_becomes_its_block_and_its_chart(measured: tuple[Path, dict[str
     assert f"| `quick` | 1,000 | 50 | SGD | 12 | {' | '.join(taken)} |" in text
     streams = row["several"]["ways"]["streams"]
     assert f"4 networks at once by `quick`, seconds for an epoch: streams {streams['an epoch']['median']:.3f}" in text
+    assert f"50 full and 50 retrained ones take {made['ensemble']['hundred'] / 60:.1f} minutes" in text
     assert f"| perturbation, 4 steps | {update['median']:.3g} | {update['distance']:.1e} |" in text
 
 

@@ -18,7 +18,7 @@ examples:
   unweave bench side-by-side --device cuda --networks allcnn --cifar10 data/cifar10 --reference pgu/
   unweave bench growth eigen --device cuda
 
-names: side-by-side, growth, eigen, fit, gram, training; none: all of them. Each prints a table and writes
+names: side-by-side, growth, eigen, fit, gram, training, ensemble; none: all of them. Each prints a table and writes
 bench-results/bench-NAME-DEVICE.json with the hardware, the versions, the commit and the settings; a quick run writes
 bench-NAME-DEVICE-quick.json. Without a folder of images side-by-side's pixels are random, which the result says;
 training's always are.
