@@ -105,8 +105,9 @@ def sentences(result: Document) -> list[str]:
     """About seconds and errors, for a screen and for docs/speed.md."""
     recipe, each = result["recipe"], statistics.median(result["groups"]) / result["together"]
     plain = f", {recipe['plain_epochs']} of them without augmentation" if "plain_epochs" in recipe else ""
+    noise = ", on noise" if result["pixels"] == "noise" else ""
     said = [
-        f"{len(result['networks'])} networks by `{recipe['name']}` ({recipe['epochs']} epochs{plain}), "
+        f"{len(result['networks'])} networks by `{recipe['name']}` ({recipe['epochs']} epochs{plain}{noise}), "
         f"{result['together']} at once: {each:.2f} s each, after {result['start']:.1f} s for a first epoch, which "
         f"compiles. {FIFTY} full and {FIFTY} retrained ones take {result['hundred'] / 60:.1f} minutes at this pace."
     ]

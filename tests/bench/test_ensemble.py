@@ -89,7 +89,7 @@ def test_without_images_only_seconds_are_told(
     assert made["pixels"] == "noise"
     assert set(made["networks"][0]) == {"kind", "seed"}
     (said,) = ensemble.sentences(made)
-    assert "(22 epochs, 3 of them without augmentation)" in said
+    assert "(22 epochs, 3 of them without augmentation, on noise)" in said
 
 
 def test_noise_has_as_many_images_as_the_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
