@@ -4,15 +4,16 @@
 
 Whole trainings by the shortest recipe there is for the networks of an attack, several at once: as many groups of full
 networks, and of networks retrained without table 1's samples, as --slow-repeats says, in turn. What a process spends
-once on loading and compiling kernels, before the first of them, is timed apart. Without --cifar10 the pixels are noise,
-and only seconds are told; on a CPU it is a small network, and the demonstration's images.
+once on loading and compiling kernels, before the first of them, is timed apart, and is less where another benchmark ran
+before in it. Without --cifar10 the pixels are noise, and only seconds are told; on a CPU it is a small network, and the
+demonstration's images. A hundred are counted as so many groups, of which one may hold networks of both kinds.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from benchmarks.cases import CIFAR10, SOME_OF_CIFAR10
 from benchmarks.options import Document, Options, document
 from benchmarks.several import TOGETHER
 from benchmarks.timing import timed
@@ -29,6 +31,7 @@ from experiments.datasets.images import error
 from experiments.training.fast import train_many
 from experiments.training.recipes import RECIPES, Recipe
 
+NOISE = "noise"
 FIFTY = 50
 """Of each kind, as in the paper."""
 RETRAINED = 1000
@@ -43,6 +46,7 @@ class Task:
     train: Labelled
     test: Labelled | None
     """None where the pixels are noise: then errors say nothing."""
+    pixels: str
     forget: int
     """So many, the first of class 0."""
 
@@ -52,12 +56,12 @@ def task_of(options: Options) -> Task:
     if options.quick or options.device == "cpu":
         data = load_embedded(torch.device(options.device), 30 if options.quick else 300)
         recipe = replace(RECIPES["quick"], epochs=2) if options.quick else RECIPES["quick"]
-        return Task(recipe, data.train, data.test, 10)
+        return Task(recipe, data.train, data.test, SOME_OF_CIFAR10, 10)
     recipe = RECIPES["allcnn-cifar10-short"]
     if options.cifar10 is None:
-        return Task(recipe, noise_for(recipe, options), None, 500)
+        return Task(recipe, noise_for(recipe, options), None, NOISE, 500)
     data = load_cifar10(options.cifar10, torch.device(options.device))
-    return Task(recipe, data.train, data.test, 500)
+    return Task(recipe, data.train, data.test, CIFAR10, 500)
 
 
 def run(options: Options) -> Document:
@@ -66,15 +70,16 @@ def run(options: Options) -> Document:
     forgotten = first_of_class(task.train.y, 0, 0, task.forget)
     sets = {"full": task.train, "retrained": task.train.where(without(len(task.train), forgotten))}
     parts = {} if task.test is None else {"retained": sets["retrained"], "test": task.test}
-    first_epoch = replace(task.recipe, epochs=1, plain_epochs=0)
-    start = _seconds(options, lambda: train_many(first_epoch, task.train, [options.seed]))
+    first_epoch = task.recipe.lasting(1)
+    _, start = _trained(first_epoch, task.train, [options.seed], options)
     made: Document = {}
     networks, groups = list[dict[str, Any]](), list[float]()
     for number in range(options.slow_repeats):
         for kind, data in sets.items():
             first = options.seed + TOGETHER * number + (RETRAINED if kind == "retrained" else 0)
-            seeds, nets = range(first, first + TOGETHER), list[nn.Module]()
-            groups.append(_seconds(options, partial(_train, nets, task.recipe, data, seeds)))
+            seeds = range(first, first + TOGETHER)
+            nets, seconds = _trained(task.recipe, data, seeds, options)
+            groups.append(seconds)
             for seed, net in zip(seeds, nets, strict=True):
                 networks.append({"kind": kind, "seed": seed} | {name: error(net, part) for name, part in parts.items()})
             made = document(
@@ -83,7 +88,7 @@ def run(options: Options) -> Document:
                 began,
                 recipe=task.recipe.settings(),
                 together=TOGETHER,
-                pixels="images" if parts else "noise",
+                pixels=task.pixels,
                 start=start,
                 groups=groups,
                 hundred=start + 2 * FIFTY / TOGETHER * statistics.median(groups),
@@ -93,23 +98,25 @@ def run(options: Options) -> Document:
     return made
 
 
-def _train(nets: list[nn.Module], recipe: Recipe, data: Labelled, seeds: Sequence[int]) -> None:
-    nets += train_many(recipe, data, seeds)
-
-
-def _seconds(options: Options, work: Callable[[], object]) -> float:
-    return timed(work, options.device, 1, warm=0)[1][0]
+def _trained(recipe: Recipe, data: Labelled, seeds: Sequence[int], options: Options) -> tuple[list[nn.Module], float]:
+    """Networks, and the seconds of all of them together."""
+    nets, (seconds,) = timed(partial(train_many, recipe, data, seeds), options.device, 1, warm=0)
+    return nets, seconds
 
 
 def sentences(result: Document) -> list[str]:
     """About seconds and errors, for a screen and for docs/speed.md."""
-    recipe, each = result["recipe"], statistics.median(result["groups"]) / result["together"]
+    recipe, count, each = (
+        result["recipe"],
+        len(result["networks"]),
+        statistics.median(result["groups"]) / result["together"],
+    )
     plain = f", {recipe['plain_epochs']} of them without augmentation" if "plain_epochs" in recipe else ""
-    noise = ", on noise" if result["pixels"] == "noise" else ""
+    compiles = "" if result["settings"]["device"] == "cpu" else ", which compiles"
     said = [
-        f"{len(result['networks'])} networks by `{recipe['name']}` ({recipe['epochs']} epochs{plain}{noise}), "
-        f"{result['together']} at once: {each:.2f} s each, after {result['start']:.1f} s for a first epoch, which "
-        f"compiles. {FIFTY} full and {FIFTY} retrained ones take {result['hundred'] / 60:.1f} minutes at this pace."
+        f"{count} networks by `{recipe['name']}` ({recipe['epochs']} epochs{plain}) on {result['pixels']}, "
+        f"{result['together']} at once: {each:.2f} s each, after {result['start']:.1f} s for a first epoch{compiles}. "
+        f"{FIFTY} full and {FIFTY} retrained ones take {result['hundred'] / 60:.1f} minutes at this pace."
     ]
     for kind in ("full", "retrained"):
         rows = [row for row in result["networks"] if row["kind"] == kind and "test" in row]

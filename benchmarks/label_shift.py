@@ -5,8 +5,8 @@
 The demonstration's network and images, 300 of each class. A network that is trained on fewer samples of a class says it
 less often, so what to aim at is not where held-out samples are, but where they would be
 (``unweave.behaviour.label_shift``). Beside it the same request without that, and networks that were trained without the
-samples. Seeds begin at FIRST_SEED
-and the classes are CLASSES: lower seeds and other classes were looked at while this was made.
+samples. Seeds begin at FIRST_SEED and the classes are CLASSES: lower seeds and other classes were looked at while this
+was made.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class Options:
     """Small enough for two CPU cores and a few seconds; the numbers say nothing."""
     repeats: int = 5
     slow_repeats: int = 5
-    """Of what takes long: retraining, the plain version, the authors' code, other methods."""
+    """Of what takes long: retraining, the plain version, the authors' code, other methods; groups of ensemble."""
     limit: float | None = None
     """Seconds that the plain request and each other method may take before they are cut off."""
     reference_limit: float | None = None

@@ -28,11 +28,12 @@ def train_plainly(recipe: Recipe, data: Labelled, seed: int) -> nn.Module:
         whole = len(data) // recipe.batch_size * recipe.batch_size
         rates = iter(rates_of(recipe, recipe.epochs * whole // recipe.batch_size))
         optimiser = _optimiser(recipe, net)
-        for _ in range(recipe.epochs):
+        for epoch in range(recipe.epochs):
+            plain = epoch >= recipe.epochs - recipe.plain_epochs
             for chosen in torch.randperm(len(data), generator=draws, device=device)[:whole].split(recipe.batch_size):
                 optimiser.param_groups[0]["lr"] = next(rates)
                 optimiser.zero_grad()
-                x = augment(data.x[chosen], recipe.padding, draws)
+                x = data.x[chosen] if plain else augment(data.x[chosen], recipe.padding, draws)
                 F.cross_entropy(net(x), data.y[chosen]).backward()
                 optimiser.step()
     return net.eval()

@@ -127,7 +127,7 @@ def as_one(kind: Callable[[Sequence[nn.Module]], nn.Module]) -> Train:
     def train(recipe: Recipe, data: Labelled, seed: int) -> None:
         nets = [recipe.build() for _ in range(TOGETHER)]
         net = kind(nets).to(data.x.device)
-        whole = replace(recipe, batch_size=TOGETHER * recipe.batch_size, epochs=TOGETHER * recipe.epochs)
+        whole = replace(recipe.lasting(TOGETHER * recipe.epochs), batch_size=TOGETHER * recipe.batch_size)
         train_end(whole, Learning(net, list(net.parameters())), data, seed)
 
     return train

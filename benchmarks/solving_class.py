@@ -6,8 +6,7 @@ AllCNN of half the width, trained on the demonstration's images, three requests 
 trained without those samples beside each. "own" is of test images of the class; errors are percent wrong. "off" is the
 mean over forgotten samples of how far a margin is from the retrained network's, "felt" the largest relative change of a
 layer's outputs on retained samples, "steps" are epochs of a walk or solved steps. "priced by rows" is solving where a
-layer's price is μ alone (:mod:`unweave.walking.prices`). Seeds and classes are others than those looked at while it was
-made.
+layer's price is μ alone (:mod:`unweave.walking.prices`). Other seeds and classes were looked at while it was made.
 """
 
 from __future__ import annotations

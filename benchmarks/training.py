@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -51,7 +50,7 @@ def run(options: Options) -> Document:
 
 
 def recipes_for(options: Options) -> list[Recipe]:
-    """Each network's short recipe and the paper's; for the demonstration's network the quick one."""
+    """Each network's short recipes and the paper's; for the demonstration's network the quick one."""
     wanted = (DEMO,) if options.quick else options.wanted()
     return [recipe for name, recipe in RECIPES.items() if (DEMO if name == "quick" else name.split("-")[0]) in wanted]
 
@@ -90,7 +89,7 @@ def _by(
     taken: dict[int, list[float]] = {SHORT: [], LONG: []}
     for i in range(options.slow_repeats):
         for epochs, seconds in taken.items():
-            run = partial(train, replace(recipe, epochs=epochs), data, options.seed)
+            run = partial(train, recipe.lasting(epochs), data, options.seed)
             seconds += timed(run, options.device, 1, warm=1 if i == 0 and epochs == SHORT else 0, limit=limit)[1]
     epoch = summed_up([(more - less) / (LONG - SHORT) for less, more in zip(taken[SHORT], taken[LONG], strict=True)])
     known = epoch["median"] > 0  # else something else kept the machine busy

@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import Batches, gap, images, in_batches, sentences, small_cnn, token_classifier
-from ranks import Failed, Gone, Job, job_of, one_thread
+from processes import Failed, Gone, Job, job_of, one_thread
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 

@@ -48,7 +48,7 @@ def recipe_of(setting: Setting) -> Recipe:
         return setting.build(setting.classes)
 
     recipe = replace(RECIPES[setting.recipe], build=build)
-    return recipe if setting.epochs is None else replace(recipe, epochs=setting.epochs)
+    return recipe if setting.epochs is None else recipe.lasting(setting.epochs)
 
 
 def train(setting: Setting, data: Labelled, seeds: Sequence[int], halfway: Sequence[Halfway] = ()) -> list[nn.Module]:

@@ -26,7 +26,7 @@ class Recipe:
     batch_size: int
     weight_decay: float
     padding: int
-    """Pixels a random crop may be shifted by; every image is also mirrored at random."""
+    """Pixels a random crop may be shifted by; every image is also mirrored at random (but see plain_epochs)."""
     schedule: Schedule = "one cycle"
     """One cycle, step by step, or exponential, once an epoch."""
     optimiser: Optimiser = "sgd"
@@ -48,6 +48,10 @@ class Recipe:
             )
         if not 0 <= self.plain_epochs <= self.epochs:
             raise ConfigError(f"Invalid plain_epochs: {self.plain_epochs}. Supported: 0 to epochs, {self.epochs}.")
+
+    def lasting(self, epochs: int) -> Recipe:
+        """The same for so many epochs, of which as many as there are, at the end, may be plain."""
+        return replace(self, epochs=epochs, plain_epochs=min(self.plain_epochs, epochs))
 
     @property
     def is_nesterov(self) -> bool:

@@ -44,7 +44,7 @@ def by_last_layers(work: Work, case: Case, seed: int, settings: dict[str, Any]) 
     net, retain = work.network(case.setting, FULL, seed), work.parts(case).retain
     recipe, most = recipe_of(case.setting), work.scale.baseline_epochs
     rate, size = recipe.lr * settings.get("pace", 1.0), min(recipe.batch_size, len(retain))
-    recipe = replace(recipe, epochs=min(recipe.epochs, most or recipe.epochs), lr=rate, batch_size=size)
+    recipe = replace(recipe.lasting(min(recipe.epochs, most or recipe.epochs)), lr=rate, batch_size=size)
 
     def trained() -> nn.Module:
         copy = duplicate(net)

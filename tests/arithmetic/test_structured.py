@@ -26,7 +26,7 @@ from unweave.arithmetic.routes import overlap, quickest
 from unweave.arithmetic.structured import PatchSums, add_cells
 
 EXACT = 1e-10
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def forced(way: str) -> Any:

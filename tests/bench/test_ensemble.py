@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -73,7 +74,10 @@ def test_full_and_retrained_networks_take_turns_and_each_has_its_errors(
 
 def test_it_is_said_in_words(trained: list[tuple[int, Labelled, list[int]]]) -> None:
     first, full, retrained = ensemble.sentences(ensemble.run(QUICK))
-    assert first.startswith(f"16 networks by `quick` (2 epochs), {TOGETHER} at once: 1.12 s each, after 2.0 s")
+    assert first.startswith(
+        f"16 networks by `quick` (2 epochs) on CIFAR-10, 3,000 images, {TOGETHER} at once: 1.12 s each"
+    )
+    assert "after 2.0 s for a first epoch. 50 full" in first, "on a CPU nothing is compiled"
     assert first.endswith("50 full and 50 retrained ones take 1.9 minutes at this pace.")
     assert full.startswith("Percent wrong, full networks: retained samples ")
     assert full.endswith("test samples 90.00 (90.00 to 90.00).")
@@ -84,15 +88,22 @@ def test_without_images_only_seconds_are_told(
     trained: list[tuple[int, Labelled, list[int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, recipe = load_embedded(torch.device("cpu"), 30).train, RECIPES["allcnn-cifar10-short"]
-    monkeypatch.setattr(ensemble, "task_of", lambda _: ensemble.Task(recipe, data, None, 10))
+    monkeypatch.setattr(ensemble, "task_of", lambda _: ensemble.Task(recipe, data, None, "noise", 10))
     made = ensemble.run(QUICK)
     assert made["pixels"] == "noise"
     assert set(made["networks"][0]) == {"kind", "seed"}
     (said,) = ensemble.sentences(made)
-    assert "(22 epochs, 3 of them without augmentation, on noise)" in said
+    assert "(22 epochs, 3 of them without augmentation) on noise" in said
 
 
-def test_noise_has_as_many_images_as_the_data_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ensemble, "noise_for", lambda recipe, options: (recipe.name, options.device))
-    task = task_of(Options(device="cuda"))
-    assert (task.train, task.test, task.forget) == (("allcnn-cifar10-short", "cuda"), None, 500)
+def test_a_gpu_trains_the_short_recipe_on_the_images_it_is_given_or_on_noise(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    images = load_embedded(torch.device("cpu"), 3)
+    monkeypatch.setattr(ensemble, "noise_for", lambda recipe, options: images.val)
+    monkeypatch.setattr(ensemble, "load_cifar10", lambda source, device: images if source == tmp_path else None)
+    given, noise = task_of(Options(device="cuda", cifar10=tmp_path)), task_of(Options(device="cuda"))
+    assert given.recipe.name == noise.recipe.name == "allcnn-cifar10-short"
+    assert (given.train, given.test, given.pixels) == (images.train, images.test, "CIFAR-10")
+    assert (noise.train, noise.test, noise.pixels) == (images.val, None, "noise")
+    assert given.forget == noise.forget == 500

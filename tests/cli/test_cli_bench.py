@@ -114,6 +114,16 @@ def test_every_recipe_belongs_to_a_network_and_has_images_to_be_timed_on() -> No
         assert any(name in training.SHAPES for name in recipe.name.split("-"))
 
 
+def test_every_recipe_can_be_timed_by_a_few_of_its_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = list[tuple[str, int]]()
+    for way in ("train_recipe", "train_plainly"):
+        monkeypatch.setattr(training, way, lambda recipe, *_: ran.append((recipe.name, recipe.epochs)))
+    monkeypatch.setattr(training, "noise_for", lambda *_: [])
+    monkeypatch.setattr(training, "SEVERAL", ())
+    training.run(Options(networks=(*NETWORKS, "demo"), slow_repeats=1))
+    assert set(ran) == {(name, epochs) for name in RECIPES for epochs in (training.SHORT, training.LONG)}
+
+
 def test_what_was_measured_until_ctrl_c_is_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(options: Options) -> NoReturn:
         options.keep({"networks": {}})

@@ -11,6 +11,7 @@ from torch import nn
 
 import unweave
 from experiments import incremental_long, table3
+from experiments.poisoning import repair
 from experiments.running.training_sets import FULL
 from experiments.running.work import Work
 from experiments.settings import QUICK, SMOKE, step_alone
@@ -54,8 +55,9 @@ def test_one_way_is_told_the_original_network_from_its_second_request_on(
 
 
 @pytest.mark.parametrize("crowded", [False, True])
+@pytest.mark.parametrize("kind", ["chain", "wrong labels"])
 def test_kernels_are_loaded_by_a_short_request_before_the_first_that_is_timed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, crowded: bool
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, crowded: bool
 ) -> None:
     work, asked, forget = Work(tmp_path, SMOKE, torch.device("cpu")), list[int](), unweave.forget
     work.crowded = crowded
@@ -65,8 +67,11 @@ def test_kernels_are_loaded_by_a_short_request_before_the_first_that_is_timed(
         return forget(*given, **told)
 
     monkeypatch.setattr(unweave, "forget", watched)
-    steps = list(chain(work, SMOKE.smallvgg, SMOKE.per_class, 2, "match", 0))
     whole = SMOKE.pgu_epochs
+    if kind == "chain":
+        steps = list(chain(work, SMOKE.smallvgg, SMOKE.per_class, 2, "match", 0))
+    else:
+        steps = [repair(work, SMOKE.smallvgg, SMOKE.budgets[0], "match", 0) for _ in range(2)]
     assert asked == ([whole, whole] if crowded else [2, whole, whole])
     assert [step.seconds is None for step in steps] == [crowded, crowded]
 

@@ -327,6 +327,13 @@ def test_only_recipes_with_plain_epochs_tell_of_them() -> None:
     assert PLAIN_END.settings() == SMALL.settings() | {"plain_epochs": 1}
 
 
+def test_a_recipe_for_fewer_epochs_has_no_more_plain_ones_than_these() -> None:
+    plain = dataclasses.replace(SMALL, epochs=9, plain_epochs=2)
+    assert [plain.lasting(n) for n in (1, 4)] == [
+        dataclasses.replace(SMALL, epochs=n, plain_epochs=kept) for n, kept in ((1, 1), (4, 2))
+    ]
+
+
 def test_recipes_are_found_by_name_and_refused_when_wrong() -> None:
     assert all(recipe_of(name).name == name for name in RECIPES)
     refused: list[tuple[str, Callable[[], object]]] = [

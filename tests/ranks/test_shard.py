@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import importlib
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -25,10 +24,8 @@ from torch.utils.data import (
 
 import unweave
 from unweave.errors import DataError
+from unweave.ranks import shard as shard_module
 from unweave.ranks.shard import Opened, check_share, require_each_once
-
-# unweave.shard is the function; the module of that name is only to be had like this.
-shard_module = importlib.import_module("unweave.ranks.shard")
 
 
 class Watched(Dataset[tuple[Tensor, Tensor]]):

@@ -4,7 +4,7 @@ A rule and not a stopwatch, so that the same data gives the same bits on every r
 do, at prices that ``benchmarks/gram_kernels.py`` measured (``results/bench-gram-*.json``).
 
 On a GPU whose float64 is slow the patches are multiplied in digits (:mod:`unweave.arithmetic.split`), the correlations
-in float64 still. By count the two are close: for a 3×3 convolution of C channels on P pixels, in picoseconds on an RTX
+in float64 still. By count the two are close: a 3×3 convolution of C channels on P pixels, in picoseconds on an RTX
 4090::
 
     patches        2 · 19 · 81 P C² / 660 + 9 P C · 120          =  4.7 P C² + 1,080 P C

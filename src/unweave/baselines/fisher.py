@@ -5,8 +5,7 @@ The diagonal of the Fisher information over the retained samples is, per weight 
     F_j = mean over x of Σ_y p(y|x) (∂_j −log p(y|x))²
 
 with the expectation over the model's own p(y|x), not over the labels: per sample and class y the gradient is the row
-with cotangent p − onehot(y) (see :mod:`unweave.gradients.per_sample`). The noise is w ← w + √v · N(0, 1), and per
-tensor
+with cotangent p − onehot(y) (see :mod:`unweave.gradients.per_sample`). The noise is w ← w + √v · N(0, 1), per tensor
 
     v = α · min(1 / (F + 1e-8), 1e3)         1e2 in the last layer
     averaged along dim 1 (input channels) where there are two dims or more

@@ -20,8 +20,8 @@ examples:
 
 names: side-by-side, growth, eigen, fit, gram, training, ensemble; none: all of them. Each prints a table and writes
 bench-results/bench-NAME-DEVICE.json with the hardware, the versions, the commit and the settings; a quick run writes
-bench-NAME-DEVICE-quick.json. Without a folder of images side-by-side's pixels are random, which the result says;
-training's always are.
+bench-NAME-DEVICE-quick.json. Without a folder of images side-by-side's and ensemble's pixels are random, which the
+result says; training's always are.
 The results that docs/speed.md shows are in results/ of the checkout: --out results there replaces them."""
 
 
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--others", nargs="*", metavar="METHOD", help="which baselines to time (default: all of them)")
     parser.add_argument("--epochs", type=int, default=30, help="of side-by-side's trainings (default: %(default)s)")
     parser.add_argument("--repeats", type=int, help="of everything (default: 5; with --quick: 1)")
-    parser.add_argument("--slow-repeats", type=int, help="of what takes long, as retraining (default: as --repeats)")
+    parser.add_argument("--slow-repeats", type=int, help="of what takes long (default: as --repeats)")
     parser.add_argument(
         "--limit",
         metavar="SECONDS",

@@ -7,8 +7,8 @@ of Σ_c v_c f_c(x_i) by what the layer makes of them, the gradient of its weight
 
 Samples do not know of each other, so the slopes of all of them come of one pass back. Weights that are met in another
 way are served by ``torch.func.vmap`` (:mod:`unweave.gradients.per_sample`). Which those are is found out beforehand, on
-the first
-samples: rows must be those of one sample after the other, and what they say of the samples, each weighed otherwise,
+the first samples: rows must be those of one sample after the other, and what they say of the samples, each weighed
+otherwise,
 
     Σ_i w_i g_i = Σ_i (w_i B_i)ᵀ X_i        [m, d], in one product
 

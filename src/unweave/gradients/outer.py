@@ -46,7 +46,7 @@ def met_once(net: nn.Module, users: Users, samples: Samples, v: Tensor, size: in
     Args:
         net: at rest (:func:`unweave.reading.rest.at_rest`).
         users: by name the layers of weights that require gradients; as :func:`unweave.gradients.meetings.told_apart`
-        finds them.
+            finds them.
         samples: n of them.
         v: cotangents [n, C].
         size: samples that are run together.

@@ -16,9 +16,8 @@ other weights from gradients of single samples, a slice at a time (:mod:`unweave
 never held. Those come of what layers meet (:mod:`unweave.gradients.meetings`); where they do not tell, as embeddings,
 of samples that are run by themselves. Jᵀ a is one more backward pass. To K's diagonal a hundredth of its mean is added:
 a margin that hardly anything moves is not to have its way at any price, and equal samples have equal rows. Margins are
-not linear, so what
-is left of the way is gone in the same manner from where that led: with J and K taken there, or, where the step before
-went nearly straight, with those that it had.
+not linear, so what is left of the way is gone in the same manner from where that led: with J and K taken there, or,
+where the step before went nearly straight, with those that it had.
 
 A step with new J and K costs about as much as one to four epochs of a walk, and for K n² multiply-adds a weight; one
 that keeps them costs an epoch.
