@@ -2,8 +2,8 @@
 
     python -m experiments.pages        # write both, and docs/figures/*.svg
 
-What stands between ``<!-- results/NAME.json -->`` and ``<!-- end of NAME -->`` is generated, everything else is written
-by people. A result that is not there yet says so.
+What stands between ``<!-- results/NAME.json -->`` and ``<!-- end of NAME -->`` is generated, and what stands after
+``<!-- in short -->``; everything else is written by people. A result that is not there yet says so.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 from experiments.documents.basis import basis, count, span
 from experiments.documents.cells import attack_of, auc, beside, mean, papers, request_seconds, table, with_seconds
 from experiments.documents.figures import drawn_from, write_svg
+from experiments.documents.in_short import in_short
 from experiments.documents.tables import TABLES
 
 ROOT = Path(__file__).resolve().parent.parent
 NOT_YET = "not run yet"
 BLOCK = re.compile(r"<!-- results/(?P<name>[\w-]+)\.json -->\n.*?<!-- end of (?P=name) -->", re.DOTALL)
+IN_SHORT = re.compile(r"<!-- in short -->\n.*?<!-- end of in short -->", re.DOTALL)
 SUMMARY = re.compile(r"<!-- reproduction -->\n.*?<!-- end of reproduction -->", re.DOTALL)
 
 
@@ -45,7 +47,9 @@ def block(name: str, root: Path = ROOT) -> str:
 
 
 def page(text: str, root: Path = ROOT) -> str:
-    """A page with every block made anew."""
+    """A page with every block made anew, and the table that has something of all of them."""
+    documents = {name: document for name in TABLES if (document := result(name, root)) is not None}
+    text = IN_SHORT.sub(lambda _: f"<!-- in short -->\n{in_short(documents)}\n<!-- end of in short -->", text)
     return BLOCK.sub(lambda match: block(match["name"], root) if match["name"] in TABLES else match[0], text)
 
 
