@@ -352,8 +352,11 @@ def poisoned(position: str) -> list[Any]:
 @pytest.mark.parametrize(
     "position, words",
     [
-        ("inputs", r"Invalid inputs in batch 2 of the training loader: NaN or infinite values"),
-        ("labels", r"In batch 2 of the training loader: Labels from 1 to 7 with 3 classes"),
+        ("inputs", r"Invalid inputs in batch 2 of the training loader: NaN or infinite values in its sample 0\."),
+        (
+            "labels",
+            r"In batch 2 of the training loader: Labels from 1 to 7 with 3 classes, wrong ones in its sample 1\.",
+        ),
     ],
 )
 @pytest.mark.parametrize("often, heard", [(64, 4), (2, 3)])

@@ -35,7 +35,7 @@ ORDER = [
     {"behaviour.spread"},
     {"grams", "behaviour.strangers", "behaviour.ranking"},
     {"ranks.pool", "store"},
-    {"fitting.resume", "fitting.steady", "fitting.sums"},
+    {"fitting.resume", "fitting.steady", "fitting.sums", "fitting.known"},
     {"fit", "space"},
     {"losses", "config", "presets", "trust", "walking.prices"},
     {"stopping"},

@@ -21,6 +21,7 @@ from unweave.behaviour.spread import MarginCounts
 from unweave.distributed import agree, exchange, rank, ranks, together
 from unweave.errors import ConfigError, DataError, LayerError
 from unweave.fitting.borrowed import owners_only
+from unweave.fitting.known import warn_of_unknown
 from unweave.fitting.resume import Kept
 from unweave.fitting.steady import Shapes, require_steady, warn_of_augmentation
 from unweave.fitting.sums import GramSum
@@ -70,7 +71,8 @@ def fit(
         model: maps a batch to logits [N, C].
         loader: yields ``(inputs, labels)``.
         val: held-out samples. Their error, loss and quantiles of margin and entropy are kept per class, and how sure
-            the model is of itself on them (aggregates only), so that a later request needs no validation set.
+            the model is of itself on them (aggregates only), so that a later request needs no validation set. An
+            ``UnweaveWarning`` tells where more of the training samples than of them are wrong.
         layers: names to restrict to, or an int for the last k; None for every layer of a known type.
         transform: a label for the preprocessing; Grams with different labels refuse to mix.
         stride: "one" reads strided convolutions at every pixel, as the paper's code does; "layer" is right.
@@ -97,11 +99,10 @@ def fit(
     share, kept = _begin(net, loader, layers, manner, resume, save_every)
     marked = Marked()
     with apart(net, "the pass over the training data"):
-        if rank() == 0:  # once, not once for every rank
-            warn_of_augmentation(loader)
+        changes = rank() == 0 and warn_of_augmentation(loader)  # once, not once for every rank
         show = None if val is None else marked.show
-        own, _ = stream(net, share, "training", layers, manner, progress, kept, show=show)
-    grams = pooled(own)
+        own, trained = stream(net, share, "training", layers, manner, progress, kept, show=show)
+    grams, unsteady = pooled(own), any(exchange("whether samples change", changes))
     if grams.samples < 2:
         held = "is empty" if grams.samples == 0 else "holds one sample"
         raise DataError(f"The training loader {held}. A training set has at least two samples.")
@@ -110,12 +111,14 @@ def fit(
         seen, met = _held_out(net, val, marked)
         if rank() == 0:
             warn_of_trained_on(met, len(seen))
+            warn_of_unknown(trained, seen)
         held_out = ClassProfile.of(seen, grams.origin.labels, met)
     reshard(net)
     if kept is not None:
         kept.remove()
     here = grams.to("cpu")
-    return LayerGrams({name: here.grouped(name) for name in here}, here.layers, here.origin, held_out, here.margins)
+    origin = replace(here.origin, unsteady=unsteady)
+    return LayerGrams({name: here.grouped(name) for name in here}, here.layers, origin, held_out, here.margins)
 
 
 def observe_val(

@@ -26,6 +26,7 @@ from unweave.request.asked import Asked, ask, check_kinds
 from unweave.request.gone import (
     check_forget_classes,
     classes_gone,
+    classes_left,
     classes_that_stay,
     classes_to_choose_from,
     left_of_classes,
@@ -167,6 +168,7 @@ def _warnings(
     soft = {name for name, layer in aim.space.layers.items() if not layer.hard or config.protect == "soft"}
     return [
         *(remarks.whole_classes(aim.retained, aim.before) if config.task == "samples" else []),
+        *(remarks.nearly_whole_classes(grams, aim.retained, aim.before) if config.task == "samples" else []),
         *remarks.elsewhere(grams, asked.original),
         *remarks.read_otherwise(grams, aim.given, asked.unsteady),
         *remarks.repeated(asked.digests),
@@ -275,10 +277,12 @@ def _left(before: Sequence[float], kept: LayerGrams, config: ForgetConfig) -> di
 
 
 def _choices(task: str, grams: LayerGrams, retained: LayerGrams, before: Outcomes) -> set[int] | None:
-    """The classes that samples may be taken for afterwards, where that is told beforehand."""
+    """The classes that samples may be taken for afterwards, and by which damage is told; None: all of them."""
     if task == "classes":
         return classes_that_stay(retained, before)
-    return classes_to_choose_from(grams, before) if task == "poison" else None
+    if task == "poison":
+        return classes_to_choose_from(grams, before)
+    return classes_left(grams, before) if classes_gone(grams) else None
 
 
 def _descent(net: nn.Module, space: CoreSpace, config: ForgetConfig, all_names: list[str]) -> Descent:

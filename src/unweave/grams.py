@@ -87,6 +87,8 @@ class Origin:
     """How many of the samples have each label; empty where that was not counted."""
     drifted: bool = False
     """Whether samples were taken out (or added) as a changed network sees them, so that the sums are not exact."""
+    unsteady: bool = False
+    """Whether a sample was seen to be another each time it was read, as under random augmentation."""
 
     @property
     def first(self) -> str:
@@ -215,7 +217,9 @@ class LayerGrams(Mapping[str, Tensor]):
         label = self.origin.transform or other.origin.transform
         samples, counts = self.samples + sign * other.samples, self._counted_with(other, sign)
         drifted = self.origin.drifted or other.origin.drifted or self.origin.first != other.origin.first
-        origin = replace(self.origin, samples=samples, transform=label, labels=counts, drifted=drifted)
+        unsteady = self.origin.unsteady or other.origin.unsteady
+        origin = replace(self.origin, samples=samples, transform=label, labels=counts)
+        origin = replace(origin, drifted=drifted, unsteady=unsteady)
         held_out = self.held_out
         if held_out is not None and sign > 0:
             held_out = held_out.trained_on(counts)

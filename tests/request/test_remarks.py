@@ -182,6 +182,20 @@ def test_a_request_that_is_another_each_time_it_is_read_is_told(points: Problem)
         assert any("another each time it is read" in text for text in result.warnings) == told
 
 
+def test_grams_remember_that_their_samples_were_others_each_time(points: Problem, tmp_path: Path) -> None:
+    loader = torch.utils.data.DataLoader(Jittered(points.x, points.y, 1e-4), batch_size=64)
+    with pytest.warns(UnweaveWarning, match="gives sample 0 otherwise"):
+        grams = unweave.fit(points.model, loader, val=points.val)
+    assert grams.origin.unsteady
+    assert not points.grams.origin.unsteady
+    grams.save(tmp_path / "grams.safetensors")
+    again = unweave.LayerGrams.load(tmp_path / "grams.safetensors")
+    config = unweave.ForgetConfig(epochs=1, strangers="tell")
+    result = unweave.forget(points.model, points.forgotten, again, points.val, config)
+    assert any("when these Grams were fitted, a sample was another each time" in text for text in result.warnings)
+    assert result.grams.origin.unsteady, "later requests are told as well"
+
+
 def test_grams_remember_that_their_validation_samples_were_trained_on(points: Problem, tmp_path: Path) -> None:
     x, y = torch.cat([points.x[100:200], points.val[0][0]]), torch.cat([points.y[100:200], points.val[0][1]])
     with pytest.warns(UnweaveWarning, match="100 of the 350 validation samples"):
@@ -441,6 +455,7 @@ def test_damage_that_adds_up_over_requests_is_told(points: Problem) -> None:
     after = {c: error + 12 for c, error in before.items()}
     (said,) = risen(points, after)
     mean = sum(before.values()) / 5
+    assert "rose by 12.0 points in the middle class" in said
     assert f"rose from {mean:.1f} to {mean + 12:.1f} %: damage adds up" in said
     less = {c: error + 4 for c, error in before.items()}
     assert risen(points, less) == []
@@ -471,6 +486,27 @@ def test_a_class_that_is_gone_is_not_held_against_later_requests(points: Problem
     others = [(x[y != 2], y[y != 2]) for x, y in points.samples(torch.arange(60))]
     two = unweave.forget(one.model, others, one.grams, points.val, first=points.model)
     assert not any("damage adds up" in text or "of class 2 rose" in text for text in two.warnings)
+
+
+def test_a_class_that_is_gone_is_no_part_of_the_validation_error_of_later_requests(points: Problem) -> None:
+    own = (points.y == 2).nonzero().flatten()
+    one = replace(points, forget=own).run(task="classes")
+    others = [(x[y != 2], y[y != 2]) for x, y in points.samples(torch.arange(60))]
+    two = unweave.forget(one.model, others, one.grams, points.val, first=points.model)
+    x, y = (torch.cat(parts) for parts in zip(*points.val, strict=True))
+    stay = y != 2
+    for look, net in ((two.history[0], one.model), (two.final, two.model)):
+        wrong = net(x[stay]).argmax(1) != y[stay]
+        assert look.val_error == pytest.approx(100 * wrong.double().mean().item())
+        assert set(look.val_error_by_class or {}) == {0, 1, 3, 4}
+
+
+def test_a_request_that_leaves_next_to_nothing_of_a_class_is_told_of(points: Problem) -> None:
+    own = (points.y == 2).nonzero().flatten()
+    said = f"4 of {len(own)} samples of class 2 are left"
+    assert any(said in text for text in replace(points, forget=own[4:]).run(epochs=1).warnings)
+    half = replace(points, forget=own[: len(own) // 2]).run(epochs=1)
+    assert not any("samples of class 2 are left" in text for text in half.warnings)
 
 
 def test_what_all_requests_did_together_is_told_once() -> None:

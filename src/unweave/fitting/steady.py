@@ -82,8 +82,8 @@ class Shapes:
                 return
 
 
-def warn_of_augmentation(loader: Loader) -> None:
-    """Warn where one of the first samples of a DataLoader is another when it is read again.
+def warn_of_augmentation(loader: Loader) -> bool:
+    """Warn where one of the first samples of a DataLoader is another when it is read again; whether that is so.
 
     Of what cannot be read by position nothing is known: a stream, or a data set that raises.
     """
@@ -95,6 +95,7 @@ def warn_of_augmentation(loader: Loader) -> None:
             UnweaveWarning,
             stacklevel=4,  # the caller of fit(), and that is by_itself's
         )
+    return changed is not None
 
 
 def sample_that_changes(loader: Loader) -> int | None:

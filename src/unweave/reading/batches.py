@@ -7,6 +7,7 @@ the first axis; labels are integers [N]. A model returns logits [N, C], or an ob
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -215,10 +216,20 @@ def _check_values(inputs: Inputs, doubts: Doubts) -> None:
     where = doubts.place
     for tensor in tensors_of(inputs):
         if tensor.is_floating_point():
-            doubts.require(
-                torch.isfinite(tensor).all(),
-                lambda: DataError(f"Invalid inputs in {where}: NaN or infinite values. Clean or drop those samples."),
-            )
+            fine = torch.isfinite(tensor).reshape(len(tensor), -1).all(1)  # what waits to be asked should not be large
+            doubts.require(fine.all(), partial(_not_finite, where, fine))
+
+
+def _not_finite(where: str, fine: Tensor) -> DataError:
+    return DataError(
+        f"Invalid inputs in {where}: NaN or infinite values {_where_not(fine)}. Clean or drop those samples."
+    )
+
+
+def _where_not(fine: Tensor) -> str:
+    """In words, which samples of a batch are not, by truth values [N]."""
+    first, count = int((~fine).nonzero()[0]), int((~fine).sum())
+    return f"in its sample {first}" if count == 1 else f"in {count} of its samples, the first of which is {first}"
 
 
 def logits_of(model: nn.Module, inputs: Inputs, labels: Tensor, doubts: Doubts | None = None) -> Tensor:
@@ -263,9 +274,13 @@ def require_logits(outputs: Tensor, labels: Tensor, doubts: Doubts) -> None:
             f"C >= 2; {way}."
         )
     low, high = labels.aminmax()
+    fine = (labels >= 0) & (labels < shape[1])
     doubts.require(
-        (low >= 0) & (high < shape[1]),
-        lambda: DataError(f"Labels from {int(low)} to {int(high)} with {shape[1]} classes. Supported: 0 to C - 1."),
+        fine.all(),
+        lambda: DataError(
+            f"Labels from {int(low)} to {int(high)} with {shape[1]} classes, wrong ones {_where_not(fine)}. "
+            "Supported: 0 to C - 1."
+        ),
     )
 
 

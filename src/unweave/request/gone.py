@@ -36,7 +36,7 @@ def classes_that_stay(retained: LayerGrams, before: Outcomes) -> set[int]:
     Raises:
         DataError: there is none.
     """
-    stay = _with_samples(retained, before) - set(before.labels.tolist())
+    stay = classes_left(retained, before) - set(before.labels.tolist())
     if not stay:
         raise DataError("No class would stay: all others were forgotten before. Keep at least one.")
     return stay
@@ -48,13 +48,13 @@ def classes_to_choose_from(grams: LayerGrams, before: Outcomes) -> set[int]:
     Raises:
         DataError: there is no choice.
     """
-    known = _with_samples(grams, before)
+    known = classes_left(grams, before)
     if len(known) < 2:
         raise DataError("There is one class only, so nothing else that samples with wrong labels could be taken for.")
     return known
 
 
-def _with_samples(grams: LayerGrams, before: Outcomes) -> set[int]:
+def classes_left(grams: LayerGrams, before: Outcomes) -> set[int]:
     """The classes that Grams have counted samples of; all, where they do not count."""
     return {c for c, count in enumerate(grams.origin.labels or (1,) * before.classes) if count}
 
