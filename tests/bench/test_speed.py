@@ -72,7 +72,7 @@ def test_a_result_becomes_its_block_and_its_chart(measured: tuple[Path, dict[str
     update = made["eigen"]["sizes"][-1]["ways"]["perturbation, 4 steps"]
     row = made["training"]["recipes"]["quick"]
     taken = [f"{way['an epoch']['median']:.3f} | {way['all epochs']:.1f}" for way in (row, row["plain"])]
-    assert f"| `quick` | 1,000 | 50 | SGD | 12 | {' | '.join(taken)} |" in text
+    assert f"| `quick` | 200 | 50 | SGD | 12 | {' | '.join(taken)} |" in text
     streams = row["several"]["ways"]["streams"]
     assert f"4 networks at once by `quick`, seconds for an epoch: streams {streams['an epoch']['median']:.3f}" in text
     assert f"50 full and 50 retrained ones take {made['ensemble']['hundred'] / 60:.1f} minutes" in text
