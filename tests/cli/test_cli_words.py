@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from toy_project import Cli
 
 import unweave
+from unweave.cli.record import rows_of
 from unweave.cli.words import as_flags, as_ids, without_positions
 from unweave.errors import StoreError
 from unweave.reading.samples import listed
@@ -83,6 +85,24 @@ def test_settings_that_contradict_each_other_are_named_as_flags(
     assert wrong.code in (1, 2)
     for word in words:
         assert word in wrong.err
+
+
+def test_several_warnings_stand_on_lines_of_their_own() -> None:
+    look = SimpleNamespace(forget_error=0.0, val_error=None)
+    result = SimpleNamespace(
+        history=[look],
+        final=look,
+        goal=SimpleNamespace(at_least=False, error=1.0, words="w"),
+        stopped="done",
+        samples=3,
+        seconds=0.1,
+        warnings=["one", "two"],
+        worst_class=lambda: None,
+        way_gone=lambda: "1 epoch",
+    )
+    assert rows_of(result, [])["warnings"] == "- one\n- two"  # type: ignore[arg-type]
+    result.warnings = ["one"]
+    assert rows_of(result, [])["warnings"] == "one"  # type: ignore[arg-type]
 
 
 def test_warnings_name_flags(fitted: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

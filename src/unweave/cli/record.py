@@ -86,7 +86,8 @@ def rows_of(result: ForgetResult, written: Sequence[str], ids: Sequence[str] = (
         rows["most affected class"] = change if worst[2] > worst[1] else "none: no held-out error rose"
     rows["took"] = f"{result.way_gone()}, {result.seconds:.2f} s"
     if result.warnings:
-        rows["warnings"] = as_ids(as_flags("; ".join(result.warnings)), ids)
+        several = "- " if len(result.warnings) > 1 else ""  # each on lines of its own
+        rows["warnings"] = as_ids(as_flags("\n".join(several + warning for warning in result.warnings)), ids)
     rows["written"] = ", ".join(written) or "nothing"
     return rows
 
