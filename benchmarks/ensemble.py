@@ -106,11 +106,8 @@ def _trained(recipe: Recipe, data: Labelled, seeds: Sequence[int], options: Opti
 
 def sentences(result: Document) -> list[str]:
     """About seconds and errors, for a screen and for docs/speed.md."""
-    recipe, count, each = (
-        result["recipe"],
-        len(result["networks"]),
-        statistics.median(result["groups"]) / result["together"],
-    )
+    recipe, count = result["recipe"], len(result["networks"])
+    each = statistics.median(result["groups"]) / result["together"]
     plain = f", {recipe['plain_epochs']} of them without augmentation" if "plain_epochs" in recipe else ""
     compiles = "" if result["settings"]["device"] == "cpu" else ", which compiles"
     said = [

@@ -239,11 +239,14 @@ def test_files_that_do_not_say_whether_sums_are_exact(
     def before(header: dict[str, str], _: Any) -> None:
         origin = json.loads(header["origin"])
         assert origin.pop("drifted") is False
+        assert origin.pop("unsteady") is False
         header["origin"] = json.dumps(origin)
 
     grams.belonging_to("f" * 64, forgotten=forgotten, held_out=None).save(tmp_path / "g")
     forge(tmp_path / "g", before)
-    assert LayerGrams.load(tmp_path / "g").origin.drifted == bool(forgotten)
+    loaded = LayerGrams.load(tmp_path / "g").origin
+    assert loaded.drifted == bool(forgotten)
+    assert not loaded.unsteady, "nobody saw it"
 
 
 @pytest.mark.parametrize(

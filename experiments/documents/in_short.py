@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.documents.cells import MISSING, attack_of, table, typical
 from experiments.documents.distances import gap
+from experiments.documents.tables import papers_step
 from experiments.settings import told_in
 
 Document = Mapping[str, Any]
@@ -29,7 +30,7 @@ def _table1(document: Document) -> list[list[str]]:
         ["Table 1: held-out error of the forgotten samples' class, likewise", MISSING, *_ours(rows, "match", ["own"])],
         _attacks("Table 1: the paper's attack (0.50 sees nothing)", document, "match", "xgboost"),
         _attacks("Table 1: U-LiRA", document, "match", "u-lira"),
-        _ratios(document),
+        _ratios("Table 1", document["methods"], document),
     ]
 
 
@@ -39,27 +40,31 @@ def _table2(document: Document) -> list[list[str]]:
         known = document["paper" if not made else "paper, 10 classes"]["rows"]
         words = f"Table 2, {number} classes: retained and retained test error, likewise"
         made.append(_gaps(words, request["methods"], known, "odds", sets))
-    return [*made, _attacks("Table 2: the paper's attack", document, "odds", "xgboost")]
+    first: Document = next(iter(document["requests"].values()))
+    return [
+        *made,
+        _attacks("Table 2: the paper's attack", document, "odds", "xgboost"),
+        _attacks("Table 2: U-LiRA", document, "odds", "u-lira"),
+        _ratios("Table 2", first["methods"], document, "odds"),
+    ]
 
 
 def _table3(document: Document) -> list[list[str]]:
-    cells: dict[str, list[list[str]]] = {"forgotten": [], "test": []}
-    for number, step in enumerate(document["steps"]):
-        known = {
-            method: {key: values[number] for key, values in row.items() if number < len(values)}
-            for method, row in document["paper"]["rows"].items()
-        }
-        for key, found in cells.items():
-            found.append(_gaps("", step["methods"], known, "match", [key])[1:])
-    words = {"forgotten": "error on all forgotten so far", "test": "test error"}
     return [
-        *(
-            [f"Table 3, after each step: {words[key]}, likewise", *map(", ".join, zip(*found, strict=True))]
-            for key, found in cells.items()
-        ),
+        _by_step("Table 3, after each step: error on all forgotten so far, likewise", document, "forgotten"),
+        _by_step("Table 3, after each step: test error, likewise", document, "test"),
         _attacks("Table 3, after the last step: the paper's attack", document, "match", "xgboost"),
         _attacks("Table 3, after the last step: U-LiRA", document, "match", "u-lira"),
     ]
+
+
+def _by_step(title: str, document: Document, key: str) -> list[str]:
+    """How far one error is from retraining's, step after step."""
+    steps = [
+        _gaps(title, step["methods"], papers_step(document, number), "match", [key])
+        for number, step in enumerate(document["steps"])
+    ]
+    return [title, *(", ".join(cells) for cells in zip(*(row[1:] for row in steps), strict=True))]
 
 
 def _table4(title: str) -> Callable[[Document], list[list[str]]]:
@@ -99,18 +104,18 @@ def _list(values: Sequence[float]) -> str:
 def _attacks(title: str, document: Document, method: str, attack: str) -> list[str]:
     known = document["paper"].get("auc", {}).get(AUTHORS) if attack == "xgboost" else None
     found = (attack_of(document, one, attack) for one in (AUTHORS, method))
-    here = [MISSING if one is None else f"{one['auc']['value']:.2f}" for one in found]
-    return [title, MISSING if known is None else f"{known:.2f}", *here]
+    here = [MISSING if one is None else f"{one['auc']['value']:.3f}" for one in found]
+    return [title, MISSING if known is None else f"{known:.3f}", *here]
 
 
-def _ratios(document: Document) -> list[str]:
+def _ratios(table: str, methods: Document, document: Document, method: str = "match") -> list[str]:
     """How many times as long as a request retraining takes, by the tables' recipe and by the paper's schedules."""
-    ways = {"by the tables' recipe": document["methods"]}
-    ways |= {f"by the paper's {told_in(name)}": rows for name, rows in document["the paper's schedule"].items() if rows}
+    published = document.get("the paper's schedule", {}).items()
+    ways = {"by the tables' recipe": methods} | {f"by the paper's {told_in(n)}": rows for n, rows in published if rows}
     known = document["paper"]["rows"]
     paper = known["retrained"]["seconds"][0] / known[AUTHORS]["seconds"][0]
-    title = f"Table 1: retraining takes so many times as long as a request ({', '.join(ways)})"
-    return [title, f"{paper:.1f}", *(_list_of_ratios(list(ways.values()), one) for one in (AUTHORS, "match"))]
+    title = f"{table}: retraining takes so many times as long as a request ({', '.join(ways)})"
+    return [title, f"{paper:.1f}", *(_list_of_ratios(list(ways.values()), one) for one in (AUTHORS, method))]
 
 
 def _list_of_ratios(ways: Sequence[Document], method: str) -> str:

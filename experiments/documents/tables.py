@@ -127,7 +127,7 @@ def table3(document: Document) -> str:
     rows = []
     timed = [row for step in document["steps"] for row in with_seconds(step["methods"])]
     for number, step in enumerate(document["steps"]):
-        known = _papers_step(document, number)
+        known = papers_step(document, number)
         for method, row in step["methods"].items():
             at = known.get(method, {})
             cells = [beside(mean(row["errors"][k]), papers(at.get(k))) for k in ("test", "retained", "forgotten")]
@@ -175,7 +175,7 @@ def _attacks_after_steps(document: Document) -> str:
     return "\n\n".join(["Attacks:", table(["after step: method", *WITH_TURNS], rows), behind]).rstrip()
 
 
-def _papers_step(document: Document, number: int) -> dict[str, dict[str, tuple[float, float]]]:
+def papers_step(document: Document, number: int) -> dict[str, dict[str, tuple[float, float]]]:
     """The paper's rows of one step, as far as it has so many."""
     every = document["paper"]["rows"].items()
     return {m: {k: values[number] for k, values in row.items() if number < len(values)} for m, row in every}
@@ -188,7 +188,7 @@ def _distances_by_step(document: Document) -> str:
         if {"original", "retrained"} <= set(step["methods"])
         for line in each_distance(
             step["methods"],
-            _papers_step(document, number),
+            papers_step(document, number),
             ("pgu", "match", "match first"),
             ("forgotten", "retained", "test"),
         )

@@ -111,7 +111,7 @@ def fit(
         seen, met = _held_out(net, val, marked)
         if rank() == 0:
             warn_of_trained_on(met, len(seen))
-            warn_of_unknown(trained, seen)
+            warn_of_unknown(trained, seen)  # by this rank's share, which is as good as any other
         held_out = ClassProfile.of(seen, grams.origin.labels, met)
     reshard(net)
     if kept is not None:

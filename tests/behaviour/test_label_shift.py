@@ -317,6 +317,9 @@ def test_only_what_a_class_is_due_is_no_damage(problem: Problem) -> None:
         for changed in ({}, {0: 90.0}, {1: 90.0}, {0: 20.0})
     ]
     assert [walk.due(looks[0], look) for look in looks] == pytest.approx([0, 30 / 5, 0, 10 / 5])  # type: ignore[arg-type]
+    for look in looks:  # a class that is gone is not watched, and weighs nothing
+        del look.val_error_by_class[4]
+    assert [walk.due(looks[0], look) for look in looks] == pytest.approx([0, 30 / 4, 0, 10 / 4])  # type: ignore[arg-type]
 
 
 def test_held_out_samples_without_an_error_are_asked_about_as_before(problem: Problem) -> None:

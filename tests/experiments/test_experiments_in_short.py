@@ -53,7 +53,8 @@ def test_ratios_and_attacks_are_those_of_the_documents(documents: dict[str, dict
         row["match"]["seconds"] |= {"median": 0.5}
     assert cells(documents, "Table 1: retraining takes")[2] == "60, 60, 60"
     table1["attacks"]["methods"]["match"]["u-lira"]["auc"]["value"] = 0.123
-    assert cells(documents, "Table 1: U-LiRA")[2] == "0.12"
+    assert cells(documents, "Table 1: U-LiRA")[2] == "0.123"
+    assert cells(documents, "Table 2: U-LiRA")[1:] == ["1.000", "1.000"], "what is weak stands there as well"
 
 
 def test_what_was_not_run_is_a_dash(documents: dict[str, dict[str, Any]]) -> None:

@@ -267,7 +267,9 @@ class Walk:
             return outcomes
         kept = torch.isin(outcomes.labels, torch.tensor(sorted(self.choices)))
         if not bool(kept.any()):
-            raise DataError("The validation loader has only classes that are to be forgotten. Add those that stay.")
+            raise DataError(
+                "The validation loader has only classes that are to be forgotten, or were. Add those that stay."
+            )
         return outcomes.where(kept)
 
     def _collapsed(self, look: Look) -> bool:
@@ -290,8 +292,9 @@ class Walk:
         there = {c: due for c, due in self.goal.due.items() if c in before and c in after}
         if self._first_val is None or not there:
             return 0.0
-        counts = self._first_val.labels.bincount(minlength=1 + max(there)) / len(self._first_val)
-        return sum(counts[c].item() * min(max(after[c] - before[c], 0.0), due) for c, due in there.items())
+        counts = self._first_val.labels.bincount(minlength=1 + max(before))
+        shares = counts / counts[sorted(before)].sum()  # of those that are watched: classes that are gone are not
+        return sum(shares[c].item() * min(max(after[c] - before[c], 0.0), due) for c, due in there.items())
 
 
 def choose_doubling(trial: Callable[[int], float | None]) -> float:
